@@ -1,0 +1,83 @@
+//! Counters of one NIC under the names that mlx5 gives them in `hw_counters` and `counters`; each has
+//! exactly one cause (`docs/conformance.md`).
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Monotonic counts since the NIC was created. Read by name through [`Counters::iter`].
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counters {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl Counters {
+            /// Name and value of each, in a fixed order.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+                [$((stringify!($name), self.$name),)*].into_iter()
+            }
+
+            /// Adds another lcore's counts.
+            pub fn add(&mut self, other: &Counters) {
+                $(self.$name = self.$name.wrapping_add(other.$name);)*
+            }
+        }
+    };
+}
+
+counters! {
+    /// Responder: WRITE requests (messages) received.
+    rx_write_requests,
+    /// Responder: READ requests received.
+    rx_read_requests,
+    /// Responder: atomic requests received.
+    rx_atomic_requests,
+    /// Responder: packets dropped for want of a receive WQE (an RNR NAK was the answer).
+    out_of_buffer,
+    /// Responder: packets that arrived ahead of the expected PSN.
+    out_of_sequence,
+    /// Responder: requests whose PSN was already served.
+    duplicate_request,
+    /// Requester: RNR NAKs received while retries remained.
+    rnr_nak_retry_err,
+    /// Requester: PSN-sequence NAKs received while retries remained.
+    packet_seq_err,
+    /// Requester: response or ACK beyond the expected READ or atomic response.
+    implied_nak_seq_err,
+    /// Requester: ACK timer expiries while retries remained.
+    local_ack_timeout_err,
+    /// Responder: inbound message too long for its receive WQE or region.
+    resp_local_length_error,
+    /// Responder: receive completions with an error other than flush.
+    resp_cqe_error,
+    /// Responder: receive completions flushed.
+    resp_cqe_flush_error,
+    /// Responder: access violations detected.
+    resp_remote_access_errors,
+    /// Requester: send completions with an error other than flush.
+    req_cqe_error,
+    /// Requester: send completions flushed.
+    req_cqe_flush_error,
+    /// Requester: NAKs "invalid request" received.
+    req_remote_invalid_request,
+    /// Requester: NAKs "remote access error" received.
+    req_remote_access_errors,
+    /// Requester: QPs failed because `retry_cnt` was used up.
+    req_transport_retries_exceeded,
+    /// Requester: QPs failed because `rnr_retry` was used up.
+    req_rnr_retries_exceeded,
+    /// Port: RoCE packets dropped for a bad ICRC.
+    rx_icrc_encapsulated,
+    /// Port: packets dropped because no QP in a state to receive had their destination QPN.
+    rx_unknown_qp,
+    /// Port: RoCE packets dropped as malformed: unknown opcode, too short, bad pad, forged lengths.
+    rx_malformed,
+    /// Port: well-formed packets that the QP dropped silently (ghosts, stale responses, full pipeline).
+    rx_dropped,
+    /// Port: RoCE packets sent.
+    rdma_tx_packets,
+    /// Port: bytes of them (Ethernet frame without FCS).
+    rdma_tx_bytes,
+    /// Port: RoCE packets received and believed.
+    rdma_rx_packets,
+    /// Port: bytes of them.
+    rdma_rx_bytes,
+}

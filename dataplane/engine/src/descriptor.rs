@@ -1,0 +1,171 @@
+//! What the engine asks its caller to do: packets to build and payload to place.
+//!
+//! Reaching an application's memory can be immediate (`Done`), can finish later on another thread
+//! (`Pending`), or can fail (`Fault`). The engine never waits for it. The rules:
+//!
+//! * **Fetch** (payload of a [`TxDesc`]). The caller sends the packets of one QP in the order of their
+//!   descriptors, so a descriptor whose payload is pending holds back the later ones of that QP and of no
+//!   other. Only a fault is reported: [`crate::Engine::fetch_fault`]; the packet is then not sent, nor are
+//!   the descriptors behind it with the same QP and epoch.
+//! * **Place** ([`Place`]). The caller executes the placements of one QP and [`Side`] in order and reports each
+//!   one, in that order, by [`crate::Engine::placed`]. What depends on it (ACK, completion) comes out then.
+
+use crate::verbs::{Event, QpId};
+use crate::wire::{ExtHeaders, Opcode, Psn};
+
+/// Which half of a QP speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// Sends requests, receives responses.
+    Requester,
+    /// Receives requests, sends responses.
+    Responder,
+}
+
+/// A piece of a program's memory that was checked against its memory region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemSlice {
+    /// Index of the memory region ([`crate::memory::MrInfo::index`]).
+    pub mr: u32,
+    /// Bytes.
+    pub len: u32,
+    /// Address in the program (not the iova).
+    pub addr: u64,
+}
+
+/// Where a packet's payload comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Payload {
+    /// The packet has none.
+    None,
+    /// Inline data of the send WQE in queue slot `slot`, from byte `offset` of it.
+    Inline {
+        /// [`crate::verbs::SendWr::slot`] of the request.
+        slot: u32,
+        /// First byte within the inline data.
+        offset: u32,
+    },
+    /// `count` slices from `first` in [`Outputs::slices`], one after the other.
+    Memory {
+        /// Index into [`Outputs::slices`].
+        first: u32,
+        /// Number of slices.
+        count: u8,
+    },
+}
+
+/// A packet to build and send.
+#[derive(Clone, Copy, Debug)]
+pub struct TxDesc {
+    /// The QP: it selects the header template.
+    pub qp: QpId,
+    /// Counts resets of the QP; hand it back unchanged.
+    pub epoch: u32,
+    /// Requests come from the requester, ACKs and READ responses from the responder.
+    pub side: Side,
+    /// Decides which of `ext` go on the wire.
+    pub opcode: Opcode,
+    /// BTH A bit.
+    pub ack_req: bool,
+    /// BTH SE bit.
+    pub solicited: bool,
+    /// Packet sequence number.
+    pub psn: Psn,
+    /// Extended header fields.
+    pub ext: ExtHeaders,
+    /// Bytes of payload, without pad.
+    pub len: u32,
+    /// Where they come from.
+    pub payload: Payload,
+}
+
+/// Payload of a received packet to be written to a program's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// The QP.
+    pub qp: QpId,
+    /// Counts resets of the QP; hand it back unchanged.
+    pub epoch: u32,
+    /// Which half of the QP.
+    pub side: Side,
+    /// The caller's tag of the packet, as given to [`crate::Engine::rx`].
+    pub packet: u32,
+    /// Bytes, from the start of the packet's payload.
+    pub len: u32,
+    /// First slice in [`Outputs::slices`]; the payload fills the slices one after the other.
+    pub first: u32,
+    /// Number of slices; at least 1 (nothing is placed for empty payloads).
+    pub count: u8,
+}
+
+/// How a memory operation ended, or did not yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is done.
+    Done,
+    /// It goes on elsewhere; the outcome will be reported.
+    Pending,
+    /// The memory could not be reached.
+    Fault,
+}
+
+/// The arrays that the engine fills. The caller empties them after each call, or when
+/// [`Outputs::has_room`] says no; their capacity never grows.
+#[derive(Debug)]
+pub struct Outputs {
+    /// Packets to send, in order.
+    pub tx: Vec<TxDesc>,
+    /// Memory pieces that `tx` and `place` point into.
+    pub slices: Vec<MemSlice>,
+    /// Placements to make, in order.
+    pub place: Vec<Place>,
+    /// Completions and events, in order.
+    pub events: Vec<Event>,
+}
+
+impl Outputs {
+    /// Capacity of `tx`.
+    pub const TX: usize = 128;
+    /// Capacity of `slices`.
+    pub const SLICES: usize = 64 * 32;
+    /// Capacity of `place`.
+    pub const PLACE: usize = 64;
+    /// Capacity of `events`.
+    pub const EVENTS: usize = 2048;
+    /// The most that one engine call adds to `events`; work beyond it is left for the next call.
+    pub const EVENTS_PER_CALL: usize = 512;
+    /// The most that one call other than `tx` adds to `tx`.
+    pub const TX_PER_CALL: usize = 32;
+
+    /// Arrays with room for a burst.
+    pub fn new() -> Outputs {
+        Outputs {
+            tx: Vec::with_capacity(Self::TX),
+            slices: Vec::with_capacity(Self::SLICES),
+            place: Vec::with_capacity(Self::PLACE),
+            events: Vec::with_capacity(Self::EVENTS),
+        }
+    }
+
+    /// Whether any engine call can be made without emptying the arrays first.
+    pub fn has_room(&self) -> bool {
+        self.tx.len() + Self::TX_PER_CALL <= Self::TX
+            && self.slices.len() + 32 <= Self::SLICES
+            && self.place.len() < Self::PLACE
+            && self.events.len() + Self::EVENTS_PER_CALL <= Self::EVENTS
+    }
+
+    /// Empties all arrays.
+    pub fn clear(&mut self) {
+        self.tx.clear();
+        self.slices.clear();
+        self.place.clear();
+        self.events.clear();
+    }
+}
+
+impl Default for Outputs {
+    fn default() -> Outputs {
+        Outputs::new()
+    }
+}

@@ -1,0 +1,238 @@
+//! Work requests in, completions and events out.
+
+pub use roceline_abi::queue::{MAX_INLINE, MAX_SGE, Sge};
+
+use super::attr::QpId;
+
+/// What a send work request asks for (`enum ibv_wr_opcode`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum WrOpcode {
+    /// RDMA WRITE.
+    Write = 0,
+    /// RDMA WRITE with immediate data.
+    WriteImm = 1,
+    /// SEND.
+    Send = 2,
+    /// SEND with immediate data.
+    SendImm = 3,
+    /// RDMA READ.
+    Read = 4,
+    /// Compare and swap.
+    CmpSwap = 5,
+    /// Fetch and add.
+    FetchAdd = 6,
+    /// Invalidate a local key.
+    LocalInv = 7,
+    /// Bind a memory window.
+    BindMw = 8,
+    /// SEND with invalidate.
+    SendInv = 9,
+}
+
+impl WrOpcode {
+    /// The opcode with this number, if a send queue can hold it.
+    pub const fn from_raw(v: u32) -> Option<WrOpcode> {
+        use WrOpcode::*;
+        Some(match v {
+            0 => Write,
+            1 => WriteImm,
+            2 => Send,
+            3 => SendImm,
+            4 => Read,
+            5 => CmpSwap,
+            6 => FetchAdd,
+            7 => LocalInv,
+            8 => BindMw,
+            9 => SendInv,
+            _ => return None,
+        })
+    }
+}
+
+/// A send work request, copied from the program's queue once. The engine checks it; its lengths were
+/// recomputed from the entries by whoever copied it.
+#[derive(Clone, Copy, Debug)]
+pub struct SendWr {
+    /// Returned in the completion.
+    pub wr_id: u64,
+    /// `None`: a number that is no opcode. It completes with an error in its turn.
+    pub opcode: Option<WrOpcode>,
+    /// A completion is wanted.
+    pub signaled: bool,
+    /// The receiver's completion is solicited.
+    pub solicited: bool,
+    /// Wait for outstanding READs and atomics first.
+    pub fence: bool,
+    /// Payload is in the queue slot itself.
+    pub inline: bool,
+    /// Number of entries given beside this struct (0 when inline). More than the QP allows is an error in turn.
+    pub num_sge: u32,
+    /// Slot of the WQE in the send queue; comes back in [`crate::Payload::Inline`].
+    pub slot: u32,
+    /// Payload bytes: sum of the entries, or inline bytes. 2^31 or more is an error in its turn.
+    pub length: u64,
+    /// Immediate data (wire bytes in memory order), or the key to invalidate.
+    pub imm_or_rkey: u32,
+    /// Remote key.
+    pub rkey: u32,
+    /// Remote address.
+    pub remote_addr: u64,
+    /// Atomics: compare value or number to add.
+    pub compare_add: u64,
+    /// Atomics: swap value.
+    pub swap: u64,
+}
+
+/// A receive work request, copied from the program's queue once.
+#[derive(Clone, Copy, Debug)]
+pub struct RecvWr {
+    /// Returned in the completion.
+    pub wr_id: u64,
+    /// Entries in use; more than [`MAX_SGE`] is an error in its turn.
+    pub num_sge: u32,
+    /// The entries.
+    pub sges: [Sge; MAX_SGE],
+}
+
+impl RecvWr {
+    /// An empty request, to be overwritten.
+    pub const fn empty() -> RecvWr {
+        RecvWr { wr_id: 0, num_sge: 0, sges: [Sge { addr: 0, length: 0, lkey: 0 }; MAX_SGE] }
+    }
+}
+
+/// Where the responder takes receive work requests from. Implemented over shared memory by the poll
+/// loop, over plain queues by tests.
+pub trait RecvQueues {
+    /// Takes the oldest receive work request of the QP's receive queue (or SRQ) into `wr`; false if there is none.
+    fn take(&mut self, qp: QpId, wr: &mut RecvWr) -> bool;
+}
+
+/// `enum ibv_wc_status`.
+#[allow(missing_docs)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum WcStatus {
+    Success = 0,
+    LocLenErr = 1,
+    LocQpOpErr = 2,
+    LocEecOpErr = 3,
+    LocProtErr = 4,
+    WrFlushErr = 5,
+    MwBindErr = 6,
+    BadRespErr = 7,
+    LocAccessErr = 8,
+    RemInvReqErr = 9,
+    RemAccessErr = 10,
+    RemOpErr = 11,
+    RetryExcErr = 12,
+    RnrRetryExcErr = 13,
+    GeneralErr = 21,
+}
+
+impl WcStatus {
+    /// `vendor_err` of a completion with this status, as users see it from mlx5 (0x81 for exhausted
+    /// retries, 0xf9 for a flush, ...); where no value is known, the CQE syndrome of `enum mlx5_cqe_syndrome`.
+    pub const fn vendor_err(self) -> u32 {
+        match self {
+            WcStatus::LocLenErr => 0x01,
+            WcStatus::LocQpOpErr => 0x02,
+            WcStatus::LocProtErr => 0x51,
+            WcStatus::WrFlushErr => 0xf9,
+            WcStatus::MwBindErr => 0x06,
+            WcStatus::BadRespErr => 0x10,
+            WcStatus::LocAccessErr => 0x11,
+            WcStatus::RemInvReqErr => 0x8a,
+            WcStatus::RemAccessErr => 0x88,
+            WcStatus::RemOpErr => 0x89,
+            WcStatus::RetryExcErr => 0x81,
+            WcStatus::RnrRetryExcErr => 0x87,
+            _ => 0,
+        }
+    }
+}
+
+/// `enum ibv_wc_opcode`.
+#[allow(missing_docs)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum WcOpcode {
+    Send = 0,
+    RdmaWrite = 1,
+    RdmaRead = 2,
+    CompSwap = 3,
+    FetchAdd = 4,
+    BindMw = 5,
+    LocalInv = 6,
+    Recv = 128,
+    RecvRdmaWithImm = 129,
+}
+
+/// `IBV_WC_WITH_IMM`.
+pub const WC_WITH_IMM: u32 = 2;
+/// `IBV_WC_GRH`.
+pub const WC_GRH: u32 = 1;
+/// `IBV_WC_WITH_INV`.
+pub const WC_WITH_INV: u32 = 8;
+
+/// A work request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// The QP (its number is the `qp_num` of the CQE).
+    pub qp: QpId,
+    /// The CQ (the caller's number).
+    pub cq: u32,
+    /// True for a receive request; it then consumed one receive WQE.
+    pub recv: bool,
+    /// Send only: slots of the send queue that are free with this completion, its own included.
+    pub retire: u32,
+    /// Of the request.
+    pub wr_id: u64,
+    /// How it ended.
+    pub status: WcStatus,
+    /// What it was.
+    pub opcode: WcOpcode,
+    /// Bytes received or read.
+    pub byte_len: u32,
+    /// `IBV_WC_*` flags.
+    pub flags: u32,
+    /// Immediate data (wire bytes in memory order) or invalidated key, as `flags` say.
+    pub imm_or_rkey: u32,
+    /// The message had its SE bit set (receive), so a solicited-only channel fires. Errors fire always.
+    pub solicited: bool,
+}
+
+/// `enum ibv_event_type`, the part that concerns QPs.
+#[allow(missing_docs)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum AsyncKind {
+    CqErr = 0,
+    QpFatal = 1,
+    QpReqErr = 2,
+    QpAccessErr = 3,
+    CommEst = 4,
+    SqDrained = 5,
+}
+
+/// What came out, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A completion to be written to its CQ.
+    Completion(Completion),
+    /// Send slots became free without a completion (unsignalled requests).
+    Retired {
+        /// The QP.
+        qp: QpId,
+        /// How many, oldest first.
+        count: u32,
+    },
+    /// An asynchronous event of a QP.
+    Async {
+        /// The QP.
+        qp: QpId,
+        /// Which.
+        kind: AsyncKind,
+    },
+}

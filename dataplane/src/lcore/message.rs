@@ -1,0 +1,293 @@
+//! Messages from control threads to the lcore that owns a context. The owner serves them between
+//! bursts; the control thread waits for the reply and never touches a live object itself.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+
+use roceline_engine::Counters;
+use roceline_engine::memory::Access;
+use roceline_engine::verbs::{QpAttr, QpInit};
+use serde::Serialize;
+
+use crate::memory::ContextFile;
+
+/// Names a context for the life of the daemon; never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ContextId(pub u64);
+
+/// Where a queue lies in its context file. The header was written and the pages touched by the control thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueLoc {
+    /// Offset of the queue header in the context file.
+    pub offset: u64,
+    /// log2 of the element size.
+    pub log2_elem: u32,
+    /// Number of elements minus one; elements are a power of two.
+    pub mask: u32,
+}
+
+/// A pipe over which events reach the program. The lcore counts what it writes; to know what the program has
+/// read it can take unread records back through `drain`, a second, non-blocking reader.
+#[derive(Debug)]
+pub struct EventPipe {
+    /// Write end, non-blocking.
+    pub write: OwnedFd,
+    /// A read end of the daemon's own (a separate open file description), non-blocking.
+    pub drain: OwnedFd,
+}
+
+/// What a new context brings.
+#[derive(Debug)]
+pub struct NewContext {
+    /// Index of the NIC that was opened.
+    pub nic: u32,
+    /// The context file.
+    pub file: Arc<ContextFile>,
+    /// The program's `/proc/self/mem`.
+    pub mem: OwnedFd,
+    /// The eventfd that the program writes to wake the lcore.
+    pub wake: OwnedFd,
+    /// Asynchronous events.
+    pub async_events: EventPipe,
+    /// Groups the contexts of a program.
+    pub program: u64,
+    /// For messages only.
+    pub pid: u32,
+}
+
+/// What a control thread asks of a context's owner. Handles are the numbers that rdma-core sees.
+#[derive(Debug)]
+pub enum Command {
+    /// Take over a new context.
+    Open(Box<NewContext>),
+    /// Free the context with all it has. Replied to when no memory operation of it is left.
+    Close,
+    /// New protection domain. -> `Handle`
+    AllocPd,
+    /// -> `Done`
+    DeallocPd {
+        /// PD handle.
+        pd: u32,
+    },
+    /// Register memory. -> `Mr`
+    RegMr {
+        /// PD handle.
+        pd: u32,
+        /// First byte in the program.
+        addr: u64,
+        /// The name of that byte for work requests and peers.
+        iova: u64,
+        /// Bytes.
+        len: u64,
+        /// Rights.
+        access: Access,
+    },
+    /// -> `Done`, once no memory operation uses the region.
+    DeregMr {
+        /// MR handle.
+        mr: u32,
+    },
+    /// New completion channel. -> `Handle`
+    AddChannel(EventPipe),
+    /// The program closed the channel's fd. -> `Done`
+    RemoveChannel {
+        /// Channel handle.
+        channel: u32,
+    },
+    /// -> `Handle`
+    CreateCq {
+        /// The queue.
+        queue: QueueLoc,
+        /// Channel handle.
+        channel: Option<u32>,
+        /// What events name it by.
+        user_handle: u64,
+    },
+    /// -> `Events`
+    DestroyCq {
+        /// CQ handle.
+        cq: u32,
+    },
+    /// `init`'s pd and CQs are handles. -> `Qp`
+    CreateQp {
+        /// Fixed properties.
+        init: QpInit,
+        /// Send queue.
+        sq: QueueLoc,
+        /// Receive queue.
+        rq: QueueLoc,
+        /// Receive requests at most.
+        max_recv_wr: u32,
+        /// What events name it by.
+        user_handle: u64,
+    },
+    /// -> `Done`
+    ModifyQp {
+        /// QP handle.
+        qp: u32,
+        /// Values; the path is resolved.
+        attr: Box<QpAttr>,
+        /// Which of them are set.
+        mask: u32,
+    },
+    /// -> `QpState`
+    QueryQp {
+        /// QP handle.
+        qp: u32,
+    },
+    /// -> `Events`
+    DestroyQp {
+        /// QP handle.
+        qp: u32,
+    },
+    /// What is there, for the command line. No context needed. -> `Snapshot`
+    Snapshot,
+}
+
+/// What comes back.
+#[derive(Debug)]
+pub enum Reply {
+    /// Done.
+    Done,
+    /// It failed with this errno; the sentence goes to the log.
+    Failed {
+        /// errno.
+        errno: i32,
+        /// Names the value and the remedy.
+        reason: String,
+    },
+    /// A new handle.
+    Handle(u32),
+    /// A new region.
+    Mr {
+        /// MR handle.
+        handle: u32,
+        /// Local key.
+        lkey: u32,
+        /// Remote key.
+        rkey: u32,
+    },
+    /// A new QP.
+    Qp {
+        /// QP handle: `lcore slot << 20 | doorbell index`.
+        handle: u32,
+        /// QP number.
+        qpn: u32,
+    },
+    /// Attributes of a QP.
+    QpState {
+        /// Attributes.
+        attr: Box<QpAttr>,
+        /// Fixed properties.
+        init: Box<QpInit>,
+        /// Receive requests at most.
+        max_recv_wr: u32,
+    },
+    /// Events of a destroyed object that the program has *read* and must acknowledge.
+    Events {
+        /// Completion events (CQ).
+        comp: u32,
+        /// Asynchronous events.
+        asynchronous: u32,
+    },
+    /// What is there.
+    Snapshot(Box<Snapshot>),
+}
+
+/// A command with its way back.
+#[derive(Debug)]
+pub struct Request {
+    /// Which context.
+    pub context: ContextId,
+    /// What to do.
+    pub command: Command,
+    /// Where the one reply goes.
+    pub reply: SyncSender<Reply>,
+}
+
+/// What an lcore owns at a moment, for `roceline show` and `roceline stat`.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Snapshot {
+    /// NICs.
+    pub nics: Vec<NicSnapshot>,
+    /// QPs.
+    pub qps: Vec<QpSnapshot>,
+    /// Memory regions.
+    pub mrs: Vec<MrSnapshot>,
+    /// The loop itself.
+    pub lcore: LcoreSnapshot,
+}
+
+/// A NIC's counters and ports.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct NicSnapshot {
+    /// Device name.
+    pub name: String,
+    /// Transport counters by mlx5 name.
+    #[serde(skip)]
+    pub counters: Counters,
+    /// Port counters by name: packets and bytes, drops and their causes, mempool exhaustion.
+    pub port: Vec<(&'static str, u64)>,
+    /// Open contexts.
+    pub contexts: u32,
+    /// Memory regions.
+    pub mrs: u32,
+    /// Completion queues.
+    pub cqs: u32,
+    /// Protection domains.
+    pub pds: u32,
+}
+
+/// A QP.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct QpSnapshot {
+    /// Device name.
+    pub device: String,
+    /// QP number.
+    pub qpn: u32,
+    /// State name as verbs prints it.
+    pub state: String,
+    /// Program.
+    pub pid: u32,
+    /// The peer's GID as an address.
+    pub remote: String,
+    /// The peer's QPN.
+    pub remote_qpn: u32,
+    /// Next PSN to send.
+    pub sq_psn: u32,
+    /// Next PSN expected.
+    pub rq_psn: u32,
+}
+
+/// A memory region.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct MrSnapshot {
+    /// Device name.
+    pub device: String,
+    /// Key.
+    pub lkey: u32,
+    /// Program.
+    pub pid: u32,
+    /// First byte.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Rights, bits of `enum ibv_access_flags`.
+    pub access: u32,
+    /// How its memory is reached.
+    pub reach: &'static str,
+}
+
+/// The loop.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct LcoreSnapshot {
+    /// CPU it is pinned to, if any.
+    pub cpu: Option<usize>,
+    /// Polls made.
+    pub polls: u64,
+    /// Polls that found nothing.
+    pub empty_polls: u64,
+    /// Times it slept.
+    pub sleeps: u64,
+}

@@ -1,0 +1,3 @@
+//! The poll loop and its stages.
+
+pub mod message;

@@ -1,0 +1,10 @@
+//! The NIC: everything between DPDK ports and programs. See `docs/architecture.md`.
+
+pub mod cli;
+pub mod config;
+pub mod control;
+pub mod lcore;
+pub mod memory;
+pub mod nic;
+pub mod port;
+pub mod telemetry;

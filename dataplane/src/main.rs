@@ -1,0 +1,2 @@
+//! The `roceline` binary.
+fn main() {}

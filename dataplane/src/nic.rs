@@ -1,0 +1,49 @@
+//! What a NIC is to everybody: its name, addresses and limits. Fixed while the daemon runs.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use roceline_engine::verbs::Mtu;
+use roceline_engine::wire::Gid;
+
+/// One entry of the GID table; only RoCE v2 entries exist in this version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GidEntry {
+    /// The address.
+    pub gid: Gid,
+}
+
+/// A NIC as configured.
+#[derive(Clone, Debug)]
+pub struct NicInfo {
+    /// Index: N of `uverbsN`, and of the NIC on its lcore.
+    pub index: u32,
+    /// Device name, `roce0`.
+    pub name: String,
+    /// MAC address.
+    pub mac: [u8; 6],
+    /// Addresses with prefix lengths, in config order.
+    pub addrs: Vec<(IpAddr, u8)>,
+    /// GID table in its fixed order: first IPv4, then IPv6 addresses, then link-local.
+    pub gids: Vec<GidEntry>,
+    /// MTU of the port: bytes of an IP packet.
+    pub port_mtu: u32,
+    /// Largest path MTU that fits.
+    pub active_mtu: Mtu,
+    /// Node GUID in wire order.
+    pub node_guid: [u8; 8],
+}
+
+/// Which MAC has which address. Static in this version: the NICs of this daemon and `[[nic.neighbor]]`.
+#[derive(Clone, Debug, Default)]
+pub struct Neighbours {
+    /// MAC by (NIC index, GID).
+    pub by_nic: BTreeMap<(u32, Gid), [u8; 6]>,
+}
+
+impl Neighbours {
+    /// The MAC to which NIC `nic` sends for `gid`.
+    pub fn resolve(&self, nic: u32, gid: Gid) -> Option<[u8; 6]> {
+        self.by_nic.get(&(nic, gid)).copied()
+    }
+}

@@ -1,0 +1,2 @@
+//! Replaced by the port work.
+fn main() {}

@@ -1,0 +1,188 @@
+//! Work and completion queues as the rxe provider of rdma-core lays them out (`rdma_user_rxe.h`,
+//! driver ABI 2): a header, then `index_mask + 1` elements of `1 << log2_elem_size` bytes.
+//!
+//! Indices always lie in `0..=index_mask`; the queue is full when `producer + 1 == consumer`.
+
+/// Byte offset of `log2_elem_size` (u32) in the queue header.
+pub const Q_LOG2_ELEM_SIZE: u64 = 0;
+/// Byte offset of `index_mask` (u32).
+pub const Q_INDEX_MASK: u64 = 4;
+/// Byte offset of the producer index (u32).
+pub const Q_PRODUCER: u64 = 128;
+/// Byte offset of the consumer index (u32).
+pub const Q_CONSUMER: u64 = 256;
+/// Byte offset of the first element.
+pub const Q_DATA: u64 = 384;
+
+/// Scatter/gather entries that a work request may have.
+pub const MAX_SGE: usize = 32;
+/// Inline bytes that a send work request may have.
+pub const MAX_INLINE: usize = 512;
+/// Work requests that a queue may hold.
+pub const MAX_WR: u32 = 1 << 14;
+/// Completions that a CQ may hold.
+pub const MAX_CQE: u32 = 1 << 20;
+
+/// One scatter/gather entry: `struct rxe_sge`, the same as `struct ibv_sge`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sge {
+    /// Address in the program.
+    pub addr: u64,
+    /// Bytes.
+    pub length: u32,
+    /// Local key.
+    pub lkey: u32,
+}
+
+/// The `wr` union of `struct rxe_send_wr`, as plain words. Which fields mean something depends on
+/// the opcode; see the accessors.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SendWr {
+    /// Returned in the completion.
+    pub wr_id: u64,
+    /// Not used.
+    pub reserved: u32,
+    /// `enum ibv_wr_opcode`.
+    pub opcode: u32,
+    /// `enum ibv_send_flags`.
+    pub send_flags: u32,
+    /// Immediate data as it goes on the wire (big-endian bytes), or the rkey to invalidate.
+    pub imm_or_rkey: u32,
+    /// The union; the words past the fourth hold a UD address vector.
+    pub union: [u64; 15],
+}
+
+impl SendWr {
+    /// RDMA READ/WRITE and atomics: remote virtual address.
+    pub fn remote_addr(&self) -> u64 {
+        self.union[0]
+    }
+    /// RDMA READ/WRITE: remote key.
+    pub fn rdma_rkey(&self) -> u32 {
+        self.union[1] as u32
+    }
+    /// Atomics: compare value, or the number to add.
+    pub fn compare_add(&self) -> u64 {
+        self.union[1]
+    }
+    /// Atomics: swap value.
+    pub fn swap(&self) -> u64 {
+        self.union[2]
+    }
+    /// Atomics: remote key.
+    pub fn atomic_rkey(&self) -> u32 {
+        self.union[3] as u32
+    }
+    /// UD: destination QPN.
+    pub fn ud_remote_qpn(&self) -> u32 {
+        self.union[0] as u32
+    }
+    /// UD: Q_Key.
+    pub fn ud_remote_qkey(&self) -> u32 {
+        (self.union[0] >> 32) as u32
+    }
+    /// UD: number of the address handle.
+    pub fn ud_ah_num(&self) -> u32 {
+        (self.union[1] >> 32) as u32
+    }
+}
+
+/// `struct rxe_dma_info` without its flexible array.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DmaInfo {
+    /// Total length as the provider summed it (the daemon recomputes it from the entries).
+    pub length: u32,
+    /// Not used by the daemon.
+    pub resid: u32,
+    /// Not used by the daemon.
+    pub cur_sge: u32,
+    /// Entries that follow.
+    pub num_sge: u32,
+    /// Not used by the daemon.
+    pub sge_offset: u32,
+    /// Not used.
+    pub reserved: u32,
+}
+
+/// `struct rxe_send_wqe` up to its flexible array of SGEs or inline bytes at [`SEND_WQE_SGES`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SendWqe {
+    /// The request.
+    pub wr: SendWr,
+    /// Not used by the daemon.
+    pub status: u32,
+    /// Not used by the daemon.
+    pub state: u32,
+    /// Not used by the daemon.
+    pub iova: u64,
+    /// Not used by the daemon: mask, first_psn, last_psn, ack_length, ssn, has_rd_atomic.
+    pub scratch: [u32; 6],
+    /// Lengths and number of entries.
+    pub dma: DmaInfo,
+}
+
+/// Offset of the SGEs, or of the inline bytes, in a send WQE.
+pub const SEND_WQE_SGES: u64 = 208;
+/// Offset of the SGEs in a receive WQE.
+pub const RECV_WQE_SGES: u64 = 40;
+
+/// `struct rxe_recv_wqe` up to its SGEs at [`RECV_WQE_SGES`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RecvWqe {
+    /// Returned in the completion.
+    pub wr_id: u64,
+    /// Not used.
+    pub reserved: [u32; 2],
+    /// Lengths and number of entries.
+    pub dma: DmaInfo,
+}
+
+/// `struct ib_uverbs_wc`, which has the layout of `struct ibv_wc`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cqe {
+    /// Of the work request.
+    pub wr_id: u64,
+    /// `enum ibv_wc_status`.
+    pub status: u32,
+    /// `enum ibv_wc_opcode`.
+    pub opcode: u32,
+    /// Vendor syndrome, mlx5's values.
+    pub vendor_err: u32,
+    /// Bytes received, read or fetched.
+    pub byte_len: u32,
+    /// Immediate data (big-endian bytes) or invalidated rkey.
+    pub imm_or_rkey: u32,
+    /// Local QP.
+    pub qp_num: u32,
+    /// Remote QP (UD).
+    pub src_qp: u32,
+    /// `enum ibv_wc_flags`.
+    pub wc_flags: u32,
+    /// P_Key index.
+    pub pkey_index: u16,
+    /// Zero on RoCE.
+    pub slid: u16,
+    /// Service level.
+    pub sl: u8,
+    /// Zero on RoCE.
+    pub dlid_path_bits: u8,
+    /// Zero, as the rxe kernel driver leaves it.
+    pub port_num: u8,
+    /// Zero.
+    pub reserved: u8,
+}
+
+/// log2 of a CQ element's size: 64 bytes, one cache line.
+pub const CQE_LOG2: u32 = 6;
+
+const _: () = assert!(size_of::<SendWr>() == 144);
+const _: () = assert!(size_of::<DmaInfo>() == 24);
+const _: () = assert!(size_of::<SendWqe>() as u64 == SEND_WQE_SGES);
+const _: () = assert!(size_of::<RecvWqe>() as u64 == RECV_WQE_SGES);
+const _: () = assert!(size_of::<Cqe>() == 48);
