@@ -6,6 +6,6 @@ mod packet;
 mod psn;
 
 pub use gid::Gid;
-pub use opcode::{HeaderSet, Opcode, OpcodeInfo};
+pub use opcode::{HeaderSet, Opcode, OpcodeInfo, Operation, Position, Transport};
 pub use packet::{ExtHeaders, Packet};
 pub use psn::Psn;
