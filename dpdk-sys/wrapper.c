@@ -1,0 +1,98 @@
+/* See wrapper.h. */
+#include "wrapper.h"
+
+#include <string.h>
+
+int rl_errno(void)
+{
+	return rte_errno;
+}
+
+struct rte_mbuf *rl_mbuf_alloc(struct rte_mempool *pool)
+{
+	return rte_pktmbuf_alloc(pool);
+}
+
+int rl_mbuf_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **mbufs, unsigned int count)
+{
+	return rte_pktmbuf_alloc_bulk(pool, mbufs, count);
+}
+
+void rl_mbuf_free(struct rte_mbuf *mbuf)
+{
+	rte_pktmbuf_free(mbuf);
+}
+
+int rl_mbuf_linearize(struct rte_mbuf *mbuf)
+{
+	return rte_pktmbuf_linearize(mbuf);
+}
+
+int rl_port_info(uint16_t port, struct rl_port_info *info)
+{
+	struct rte_eth_dev_info dev;
+	int ret = rte_eth_dev_info_get(port, &dev);
+
+	if (ret != 0)
+		return ret;
+	info->driver = dev.driver_name;
+	info->max_rx_pktlen = dev.max_rx_pktlen;
+	info->max_mtu = dev.max_mtu;
+	info->min_mtu = dev.min_mtu;
+	info->socket = rte_eth_dev_socket_id(port);
+	return 0;
+}
+
+int rl_port_setup(uint16_t port, const struct rl_port_conf *conf, struct rte_mempool *pool,
+		  enum rl_port_stage *stage)
+{
+	struct rte_eth_conf eth;
+	uint16_t rx_desc = conf->rx_desc, tx_desc = conf->tx_desc;
+	int socket = rte_eth_dev_socket_id(port);
+	int ret;
+
+	memset(&eth, 0, sizeof(eth));
+	eth.rxmode.mtu = conf->mtu;
+	eth.intr_conf.rxq = conf->rx_interrupt;
+
+	*stage = RL_PORT_CONFIGURE;
+	ret = rte_eth_dev_configure(port, 1, 1, &eth);
+	if (ret != 0)
+		return ret;
+	ret = rte_eth_dev_adjust_nb_rx_tx_desc(port, &rx_desc, &tx_desc);
+	if (ret != 0)
+		return ret;
+	*stage = RL_PORT_RX_QUEUE;
+	ret = rte_eth_rx_queue_setup(port, 0, rx_desc, (unsigned int)socket, NULL, pool);
+	if (ret != 0)
+		return ret;
+	*stage = RL_PORT_TX_QUEUE;
+	ret = rte_eth_tx_queue_setup(port, 0, tx_desc, (unsigned int)socket, NULL);
+	if (ret != 0)
+		return ret;
+	*stage = RL_PORT_START;
+	ret = rte_eth_dev_start(port);
+	if (ret != 0)
+		return ret;
+	*stage = RL_PORT_OK;
+	return 0;
+}
+
+int rl_port_link(uint16_t port, struct rl_link *link)
+{
+	struct rte_eth_link l;
+	int ret;
+
+	memset(&l, 0, sizeof(l));
+	ret = rte_eth_link_get_nowait(port, &l);
+	if (ret != 0)
+		return ret;
+	link->speed_mbps = l.link_speed;
+	link->up = l.link_status == RTE_ETH_LINK_UP;
+	return 0;
+}
+
+int rl_port_remove(const char *vdev)
+{
+	return rte_vdev_uninit(vdev);
+}

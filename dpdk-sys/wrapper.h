@@ -1,0 +1,75 @@
+/*
+ * What Roceline uses of DPDK: the headers that bindgen reads, and plain functions for what DPDK
+ * offers only as static inlines, macros or thread-local variables.
+ */
+#ifndef ROCELINE_WRAPPER_H
+#define ROCELINE_WRAPPER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <rte_bus_vdev.h>
+#include <rte_dev.h>
+#include <rte_eal.h>
+#include <rte_errno.h>
+#include <rte_eth_ring.h>
+#include <rte_ethdev.h>
+#include <rte_lcore.h>
+#include <rte_log.h>
+#include <rte_mbuf.h>
+#include <rte_mempool.h>
+#include <rte_version.h>
+
+/*
+ * Where the fields of an mbuf lie. Newer headers move some of them into anonymous unions, which bindgen
+ * names by number; offsets read the same from every version.
+ */
+enum {
+	RL_MBUF_BUF_ADDR = offsetof(struct rte_mbuf, buf_addr),
+	RL_MBUF_DATA_OFF = offsetof(struct rte_mbuf, data_off),
+	RL_MBUF_NB_SEGS = offsetof(struct rte_mbuf, nb_segs),
+	RL_MBUF_PKT_LEN = offsetof(struct rte_mbuf, pkt_len),
+	RL_MBUF_DATA_LEN = offsetof(struct rte_mbuf, data_len),
+	RL_MBUF_BUF_LEN = offsetof(struct rte_mbuf, buf_len),
+};
+
+/* What rte_eth_link_get_nowait says, without its bit fields. */
+struct rl_link {
+	uint32_t speed_mbps; /* 0 or UINT32_MAX when unknown */
+	uint8_t up;
+};
+
+/* What Roceline asks of a port. */
+struct rl_port_conf {
+	uint32_t mtu; /* 0: leave alone */
+	uint16_t rx_desc;
+	uint16_t tx_desc;
+	uint8_t rx_interrupt;
+};
+
+/* Why rl_port_setup failed. */
+enum rl_port_stage { RL_PORT_OK, RL_PORT_CONFIGURE, RL_PORT_RX_QUEUE, RL_PORT_TX_QUEUE, RL_PORT_START };
+
+/* What rte_eth_dev_info_get says that Roceline needs. */
+struct rl_port_info {
+	const char *driver;
+	uint32_t max_rx_pktlen;
+	uint16_t max_mtu;
+	uint16_t min_mtu;
+	int socket;
+};
+
+int rl_errno(void);
+
+struct rte_mbuf *rl_mbuf_alloc(struct rte_mempool *pool);
+int rl_mbuf_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **mbufs, unsigned int count);
+void rl_mbuf_free(struct rte_mbuf *mbuf);
+int rl_mbuf_linearize(struct rte_mbuf *mbuf);
+
+int rl_port_info(uint16_t port, struct rl_port_info *info);
+int rl_port_setup(uint16_t port, const struct rl_port_conf *conf, struct rte_mempool *pool,
+		  enum rl_port_stage *stage);
+int rl_port_link(uint16_t port, struct rl_link *link);
+int rl_port_remove(const char *vdev);
+
+#endif
