@@ -1,0 +1,544 @@
+//! What a program sees of the NICs before it opens one: a real directory tree beside the control socket that looks
+//! like the kernel's `/sys/class/infiniband*` and `/dev/infiniband`. The shim redirects those paths here, so that
+//! readdir, openat and friends work natively.
+//!
+//! In: the NICs as configured, once, and their counters from time to time. Out: files. The control thread owns the
+//! tree; it appears as a whole by one rename and goes when the value is dropped.
+//!
+//! ```text
+//! <socket>.d/all/                  every NIC
+//! <socket>.d/only/<device>/        one NIC, for programs that are limited to it
+//!     sys/class/infiniband_verbs/uverbsN/...
+//!     sys/class/infiniband/<device>/...
+//!     dev/infiniband/uverbsN
+//! ```
+//!
+//! Contents are formatted as the kernel prints them (Linux `drivers/infiniband/core/sysfs.c` and
+//! `Documentation/ABI/stable/sysfs-class-infiniband`).
+
+use std::fmt::Write as _;
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use roceline_engine::Counters;
+use roceline_engine::wire::Gid;
+
+use crate::nic::NicInfo;
+
+/// Entries of a port's GID table, `gid_tbl_len` of QUERY_PORT: those that exist, then zero GIDs.
+pub const GID_TABLE_LEN: usize = 16;
+/// Entries of a port's P_Key table: the default one.
+pub const PKEY_TABLE_LEN: usize = 1;
+/// The default P_Key, full member.
+pub const DEFAULT_PKEY: u16 = 0xffff;
+/// Capabilities of a port, `port_cap_flags` of QUERY_PORT: IB_PORT_CM_SUP, as the rxe kernel driver says.
+pub const PORT_CAP_FLAGS: u32 = 1 << 16;
+/// Major number of the uverbs character devices.
+pub const UVERBS_MAJOR: u32 = 231;
+/// Minor number of `uverbs0`.
+pub const UVERBS_MINOR: u32 = 192;
+
+/// Version of the uverbs interface, for all devices.
+const UVERBS_ABI: u32 = 6;
+/// Version of the rxe driver's part of it.
+const RXE_ABI: u32 = 2;
+/// How the rxe provider of rdma-core recognises a device of any name.
+const RXE_MODALIAS: &str = "rdma_device:Nrxe";
+/// A rate that every tool knows: QUERY_PORT must say width 4X (2) and speed EDR (32) to agree.
+const RATE: &str = "100 Gb/sec (4X EDR)";
+/// Port counters that no event of ours moves.
+const STILL_COUNTERS: [&str; 14] = [
+    "VL15_dropped",
+    "excessive_buffer_overrun_errors",
+    "link_downed",
+    "link_error_recovery",
+    "local_link_integrity_errors",
+    "multicast_rcv_packets",
+    "multicast_xmit_packets",
+    "port_rcv_constraint_errors",
+    "port_rcv_remote_physical_errors",
+    "port_rcv_switch_relay_errors",
+    "port_xmit_constraint_errors",
+    "port_xmit_discards",
+    "port_xmit_wait",
+    "symbol_error",
+];
+
+/// The tree of one daemon. Dropping it removes it from disk.
+#[derive(Debug)]
+pub struct Tree {
+    root: PathBuf,
+    /// Device and inode of `root`: whether it is still ours.
+    identity: (u64, u64),
+}
+
+impl Tree {
+    /// Where the tree of the daemon at `socket` lies.
+    pub fn path(socket: &Path) -> PathBuf {
+        suffixed(socket, ".d")
+    }
+
+    /// Writes the tree for `nics` beside `socket`. A stale one is replaced.
+    pub fn create(socket: &Path, nics: &[NicInfo]) -> io::Result<Tree> {
+        let root = Tree::path(socket);
+        let building = suffixed(socket, &format!(".d.new-{}", std::process::id()));
+        let old = suffixed(socket, &format!(".d.old-{}", std::process::id()));
+        remove(&building)?;
+        let made = build(&building, nics).and_then(|()| {
+            remove(&old)?;
+            // A directory cannot be renamed over one that has entries.
+            match fs::rename(&root, &old) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+                _ => {}
+            }
+            fs::rename(&building, &root)?;
+            remove(&old)
+        });
+        if let Err(e) = made {
+            let _ = remove(&building);
+            return Err(io::Error::new(
+                e.kind(),
+                format!("cannot write the device tree {}: {e}", root.display()),
+            ));
+        }
+        let identity = identity(&root)?;
+        Ok(Tree { root, identity })
+    }
+
+    /// Its top directory.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Brings `counters/` and `hw_counters/` of `nic` up to date.
+    pub fn update_counters(&self, nic: &str, counters: &Counters) -> io::Result<()> {
+        for view in [self.root.join("all"), self.root.join("only").join(nic)] {
+            let port = port_dir(&view, nic);
+            for (group, name, value) in counter_files(counters) {
+                let file = OpenOptions::new()
+                    .write(true)
+                    .open(port.join(group).join(name))?;
+                // Counts only grow, so the text never gets shorter and needs no truncation, which readers could see.
+                file.write_all_at(format!("{value}\n").as_bytes(), 0)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        // A successor may have put its own tree in our place.
+        if identity(&self.root).ok() == Some(self.identity) {
+            let _ = remove(&self.root);
+        }
+    }
+}
+
+fn suffixed(path: &Path, suffix: &str) -> PathBuf {
+    let mut s = path.as_os_str().to_owned();
+    s.push(suffix);
+    PathBuf::from(s)
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let meta = fs::symlink_metadata(path)?;
+    Ok((meta.dev(), meta.ino()))
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+fn build(root: &Path, nics: &[NicInfo]) -> io::Result<()> {
+    if let Some(nic) = nics.iter().find(|n| n.gids.len() > GID_TABLE_LEN) {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!(
+                "{} has {} GIDs but its table holds {GID_TABLE_LEN}: give it fewer addresses",
+                nic.name,
+                nic.gids.len()
+            ),
+        ));
+    }
+    make_dir(root)?;
+    view(&root.join("all"), nics)?;
+    let only = root.join("only");
+    make_dir(&only)?;
+    nics.iter()
+        .try_for_each(|nic| view(&only.join(&nic.name), std::slice::from_ref(nic)))
+}
+
+fn view(root: &Path, nics: &[NicInfo]) -> io::Result<()> {
+    let verbs = root.join("sys/class/infiniband_verbs");
+    make_dir(&verbs)?;
+    put(&verbs, "abi_version", UVERBS_ABI)?;
+    make_dir(&root.join("sys/class/infiniband"))?;
+    let dev = root.join("dev/infiniband");
+    make_dir(&dev)?;
+    for nic in nics {
+        let uverbs = format!("uverbs{}", nic.index);
+        let node = verbs.join(&uverbs);
+        make_dir(&node)?;
+        put(&node, "ibdev", &nic.name)?;
+        put(
+            &node,
+            "dev",
+            format_args!("{UVERBS_MAJOR}:{}", UVERBS_MINOR + nic.index),
+        )?;
+        put(&node, "abi_version", RXE_ABI)?;
+        put_bytes(&dev, &uverbs, b"")?;
+        device(&root.join("sys/class/infiniband").join(&nic.name), nic)?;
+        port(&port_dir(root, &nic.name), nic)?;
+    }
+    Ok(())
+}
+
+fn device(dir: &Path, nic: &NicInfo) -> io::Result<()> {
+    make_dir(dir)?;
+    put(dir, "node_type", "1: CA")?;
+    put(dir, "node_guid", guid(nic.node_guid))?;
+    put(dir, "sys_image_guid", guid(nic.node_guid))?;
+    put(dir, "node_desc", &nic.name)?;
+    put(dir, "fw_ver", env!("CARGO_PKG_VERSION"))?;
+    put(dir, "hca_type", "Roceline")?;
+    put(dir, "board_id", "Roceline")?;
+
+    let dir = dir.join("device");
+    make_dir(&dir)?;
+    put(&dir, "modalias", RXE_MODALIAS)?;
+    // No card, so no node that is nearer to it than another.
+    put(&dir, "numa_node", -1)?;
+    let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
+    put(&dir, "local_cpus", cpu_mask(cpus))?;
+    put(&dir, "local_cpulist", format_args!("0-{}", cpus - 1))?;
+    // A PCI function that no driver claims, in a slot that is no bottleneck.
+    put(&dir, "vendor", "0xffff")?;
+    put(&dir, "device", "0x0000")?;
+    put(&dir, "subsystem_vendor", "0xffff")?;
+    put(&dir, "subsystem_device", "0x0000")?;
+    put(&dir, "class", "0x020000")?;
+    for limit in ["current", "max"] {
+        put(&dir, &format!("{limit}_link_width"), 16)?;
+        put(&dir, &format!("{limit}_link_speed"), "16.0 GT/s PCIe")?;
+    }
+    Ok(())
+}
+
+fn port(dir: &Path, nic: &NicInfo) -> io::Result<()> {
+    make_dir(dir)?;
+    put(dir, "state", "4: ACTIVE")?;
+    put(dir, "phys_state", "5: LinkUp")?;
+    put(dir, "link_layer", "Ethernet")?;
+    put(dir, "rate", RATE)?;
+    put(dir, "lid", "0x0")?;
+    put(dir, "sm_lid", "0x0")?;
+    put(dir, "lid_mask_count", 0)?;
+    put(dir, "sm_sl", 0)?;
+    put(dir, "cap_mask", format_args!("{PORT_CAP_FLAGS:#010x}"))?;
+
+    let pkeys = dir.join("pkeys");
+    make_dir(&pkeys)?;
+    put(&pkeys, "0", format_args!("{DEFAULT_PKEY:#06x}"))?;
+
+    let (gids, types, ndevs) = (
+        dir.join("gids"),
+        dir.join("gid_attrs/types"),
+        dir.join("gid_attrs/ndevs"),
+    );
+    for dir in [&gids, &types, &ndevs] {
+        make_dir(dir)?;
+    }
+    for i in 0..GID_TABLE_LEN {
+        let name = i.to_string();
+        let entry = nic.gids.get(i).map(|e| e.gid);
+        put(&gids, &name, gid_text(entry.unwrap_or_default()))?;
+        // The kernel answers EINVAL for an empty entry, which a file cannot; libibverbs skips zero GIDs but fails
+        // where the type is missing.
+        put(&types, &name, "RoCE v2")?;
+        // libibverbs turns the name into an index, so it must be an interface that exists; the NIC has none.
+        put_bytes(&ndevs, &name, if entry.is_some() { b"lo\n" } else { b"" })?;
+    }
+
+    for group in ["counters", "hw_counters"] {
+        make_dir(&dir.join(group))?;
+    }
+    for (group, name, value) in counter_files(&Counters::default()) {
+        put(&dir.join(group), name, value)?;
+    }
+    for name in STILL_COUNTERS {
+        put(&dir.join("counters"), name, 0)?;
+    }
+    // Milliseconds for which the kernel may answer from a cache.
+    put(&dir.join("hw_counters"), "lifespan", 10)
+}
+
+/// Group, file name and value of each counter that moves.
+fn counter_files(c: &Counters) -> Vec<(&'static str, &'static str, u64)> {
+    // Data counters are in units of four octets (IBTA 1.4, PortCounters).
+    let port = [
+        ("port_xmit_data", c.rdma_tx_bytes / 4),
+        ("port_rcv_data", c.rdma_rx_bytes / 4),
+        ("port_xmit_packets", c.rdma_tx_packets),
+        ("port_rcv_packets", c.rdma_rx_packets),
+        ("unicast_xmit_packets", c.rdma_tx_packets),
+        ("unicast_rcv_packets", c.rdma_rx_packets),
+        (
+            "port_rcv_errors",
+            c.rx_icrc_encapsulated.wrapping_add(c.rx_malformed),
+        ),
+    ];
+    port.into_iter()
+        .map(|(name, value)| ("counters", name, value))
+        .chain(c.iter().map(|(name, value)| ("hw_counters", name, value)))
+        .collect()
+}
+
+fn port_dir(view: &Path, nic: &str) -> PathBuf {
+    view.join("sys/class/infiniband").join(nic).join("ports/1")
+}
+
+/// Four groups of four hex digits.
+fn guid(bytes: [u8; 8]) -> String {
+    groups(&bytes)
+}
+
+/// Eight groups of four hex digits, never shortened.
+fn gid_text(gid: Gid) -> String {
+    groups(&gid.0)
+}
+
+fn groups(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for (i, pair) in bytes.chunks(2).enumerate() {
+        let separator = if i == 0 { "" } else { ":" };
+        let value = pair.iter().fold(0u16, |v, b| v << 8 | u16::from(*b));
+        let _ = write!(text, "{separator}{value:04x}");
+    }
+    text
+}
+
+/// The first `cpus` CPUs as the kernel prints a mask: 32-bit words, most significant first.
+fn cpu_mask(cpus: usize) -> String {
+    let mut text = String::new();
+    for word in (0..cpus.div_ceil(32)).rev() {
+        let bits = (cpus - word * 32).min(32);
+        let mask = u32::MAX >> (32 - bits);
+        let _ = match text.is_empty() {
+            true => write!(text, "{mask:x}"),
+            false => write!(text, ",{mask:08x}"),
+        };
+    }
+    text
+}
+
+/// Makes `dir` and what is missing above it, readable by all whatever the umask.
+fn make_dir(dir: &Path) -> io::Result<()> {
+    if dir.is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = dir.parent().filter(|p| !p.as_os_str().is_empty()) {
+        make_dir(parent)?;
+    }
+    fs::create_dir(dir)?;
+    fs::set_permissions(dir, Permissions::from_mode(0o755))
+}
+
+/// Writes an attribute: one line.
+fn put(dir: &Path, name: &str, value: impl std::fmt::Display) -> io::Result<()> {
+    put_bytes(dir, name, format!("{value}\n").as_bytes())
+}
+
+fn put_bytes(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let path = dir.join(name);
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o644)
+        .open(&path)?;
+    file.write_all(bytes)?;
+    file.set_permissions(Permissions::from_mode(0o644))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use roceline_engine::verbs::Mtu;
+
+    use super::*;
+    use crate::nic::GidEntry;
+
+    fn nic(index: u32) -> NicInfo {
+        let addr: IpAddr = format!("10.77.0.{}", index + 1)
+            .parse()
+            .expect("an address");
+        NicInfo {
+            index,
+            name: format!("roce{index}"),
+            mac: [2, 0, 0, 0, 0, index as u8],
+            addrs: vec![(addr, 24)],
+            gids: vec![GidEntry {
+                gid: Gid::from_ip(addr),
+            }],
+            port_mtu: 4200,
+            active_mtu: Mtu::M4096,
+            node_guid: [2, 0, 0, 0xff, 0xfe, 0, 0, index as u8],
+        }
+    }
+
+    /// A fresh directory that goes with the value.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Scratch {
+            let dir =
+                std::env::temp_dir().join(format!("roceline-tree-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&dir);
+            fs::create_dir_all(&dir).expect("a scratch directory");
+            Scratch(dir)
+        }
+        fn socket(&self) -> PathBuf {
+            self.0.join("r.sock")
+        }
+        fn read(&self, path: &str) -> String {
+            let path = self.0.join("r.sock.d").join(path);
+            fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn files_read_as_the_kernel_prints_them() {
+        let s = Scratch::new("format");
+        let _tree = Tree::create(&s.socket(), &[nic(0), nic(1)]).expect("a tree");
+        let dev = "all/sys/class/infiniband/roce1";
+        assert_eq!(s.read("all/sys/class/infiniband_verbs/abi_version"), "6\n");
+        assert_eq!(
+            s.read("all/sys/class/infiniband_verbs/uverbs1/ibdev"),
+            "roce1\n"
+        );
+        assert_eq!(
+            s.read("all/sys/class/infiniband_verbs/uverbs1/dev"),
+            "231:193\n"
+        );
+        assert_eq!(s.read(&format!("{dev}/node_type")), "1: CA\n");
+        assert_eq!(s.read(&format!("{dev}/node_guid")), "0200:00ff:fe00:0001\n");
+        assert_eq!(
+            s.read(&format!("{dev}/device/modalias")),
+            "rdma_device:Nrxe\n"
+        );
+        let port = format!("{dev}/ports/1");
+        assert_eq!(s.read(&format!("{port}/state")), "4: ACTIVE\n");
+        assert_eq!(s.read(&format!("{port}/cap_mask")), "0x00010000\n");
+        assert_eq!(s.read(&format!("{port}/pkeys/0")), "0xffff\n");
+        let zero = "0000:0000:0000:0000:0000:0000:0000:0000\n";
+        assert_eq!(
+            s.read(&format!("{port}/gids/0")),
+            "0000:0000:0000:0000:0000:ffff:0a4d:0002\n"
+        );
+        for i in 1..GID_TABLE_LEN {
+            assert_eq!(s.read(&format!("{port}/gids/{i}")), zero);
+            assert_eq!(s.read(&format!("{port}/gid_attrs/types/{i}")), "RoCE v2\n");
+        }
+        assert_eq!(s.read(&format!("{port}/hw_counters/out_of_buffer")), "0\n");
+        assert_eq!(s.read(&format!("{port}/counters/port_xmit_data")), "0\n");
+        assert_eq!(s.read("all/dev/infiniband/uverbs0"), "");
+    }
+
+    #[test]
+    fn a_limited_view_has_one_device() {
+        let s = Scratch::new("view");
+        let tree = Tree::create(&s.socket(), &[nic(0), nic(1)]).expect("a tree");
+        let names = |dir: &str| {
+            let mut v: Vec<_> = fs::read_dir(tree.root().join(dir))
+                .expect("a directory")
+                .map(|e| {
+                    e.expect("an entry")
+                        .file_name()
+                        .into_string()
+                        .expect("text")
+                })
+                .collect();
+            v.sort();
+            v
+        };
+        assert_eq!(names("all/sys/class/infiniband"), ["roce0", "roce1"]);
+        assert_eq!(names("only/roce1/sys/class/infiniband"), ["roce1"]);
+        assert_eq!(names("only/roce1/dev/infiniband"), ["uverbs1"]);
+        assert_eq!(
+            names("only/roce1/sys/class/infiniband_verbs"),
+            ["abi_version", "uverbs1"]
+        );
+    }
+
+    #[test]
+    fn a_stale_tree_is_replaced_and_a_successors_tree_is_kept() {
+        let s = Scratch::new("stale");
+        let first = Tree::create(&s.socket(), &[nic(0)]).expect("a tree");
+        let second = Tree::create(&s.socket(), &[nic(1)]).expect("a second tree");
+        drop(first);
+        assert_eq!(
+            s.read("all/sys/class/infiniband_verbs/uverbs1/ibdev"),
+            "roce1\n"
+        );
+        assert!(
+            !second
+                .root()
+                .join("all/sys/class/infiniband/roce0")
+                .exists()
+        );
+        drop(second);
+        let left: Vec<_> = fs::read_dir(&s.0).expect("the directory").collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+
+    #[test]
+    fn too_many_addresses_are_refused_by_name() {
+        let s = Scratch::new("many");
+        let mut n = nic(0);
+        n.gids = vec![n.gids[0]; GID_TABLE_LEN + 1];
+        let error = Tree::create(&s.socket(), &[n])
+            .expect_err("17 GIDs")
+            .to_string();
+        assert!(
+            error.contains("roce0 has 17 GIDs but its table holds 16"),
+            "{error}"
+        );
+        assert!(!s.0.join("r.sock.d").exists());
+    }
+
+    #[test]
+    fn counters_reach_both_views() {
+        let s = Scratch::new("counters");
+        let tree = Tree::create(&s.socket(), &[nic(0)]).expect("a tree");
+        let counters = Counters {
+            rdma_tx_bytes: 4096,
+            out_of_buffer: 17,
+            ..Counters::default()
+        };
+        tree.update_counters("roce0", &counters).expect("an update");
+        for view in ["all", "only/roce0"] {
+            let port = format!("{view}/sys/class/infiniband/roce0/ports/1");
+            assert_eq!(s.read(&format!("{port}/counters/port_xmit_data")), "1024\n");
+            assert_eq!(s.read(&format!("{port}/hw_counters/out_of_buffer")), "17\n");
+        }
+    }
+
+    #[test]
+    fn cpu_masks_are_in_words_of_32() {
+        assert_eq!(cpu_mask(2), "3");
+        assert_eq!(cpu_mask(32), "ffffffff");
+        assert_eq!(cpu_mask(36), "f,ffffffff");
+    }
+}
