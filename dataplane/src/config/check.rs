@@ -1,0 +1,433 @@
+//! From the text to values that can be relied on: ranges, formats, and what must fit together.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::ops::Range;
+use std::path::PathBuf;
+
+use roceline_engine::AckPolicy;
+use roceline_engine::verbs::Mtu;
+use toml::Spanned;
+
+use super::file::{self, NumberOrWord, line_of};
+use super::nics::derived_mac;
+use super::{
+    Config, ConfigError, EalConfig, Hugepages, Idle, LcoreConfig, NicConfig, PortSpec, SocketConfig,
+};
+
+/// Packet buffers of a small configuration and room to spare.
+const DEFAULT_MEMORY_MB: u32 = 256;
+/// An emulated link is ours, so it carries the largest path MTU by default: 4096 and 80 bytes of headers.
+const DEFAULT_FABRIC_MTU: u32 = 4200;
+/// What every Ethernet device carries.
+const DEFAULT_PORT_MTU: u32 = 1500;
+/// Above this, DPDK's virtual devices differ in what they take.
+const MAX_MTU: u32 = 9600;
+/// `uverbsN` minors of the kernel's own range, far more than one lcore can serve.
+const MAX_NICS: usize = 32;
+/// A device name has to fit the kernel's `IB_DEVICE_NAME_MAX` with its NUL.
+const MAX_NAME: usize = 63;
+
+/// Checks one text.
+pub(super) struct Checker<'a> {
+    label: &'a str,
+    text: &'a str,
+    cpus: Vec<usize>,
+}
+
+impl<'a> Checker<'a> {
+    /// For a text and the CPUs that its lcores may be pinned to.
+    pub(super) fn new(label: &'a str, text: &'a str, cpus: Vec<usize>) -> Checker<'a> {
+        Checker { label, text, cpus }
+    }
+
+    /// Checks everything.
+    pub(super) fn check(&self, file: file::File) -> Result<Config, ConfigError> {
+        let eal = self.eal(file.eal)?;
+        let lcores = self.lcores(file.lcore)?;
+        let nics = file
+            .nic
+            .into_iter()
+            .map(|nic| self.nic(nic.into_inner(), lcores.len()))
+            .collect::<Result<Vec<_>, _>>()?;
+        self.together(&nics)?;
+        let control = self.control(file.control)?;
+        Ok(Config {
+            eal,
+            lcores,
+            nics,
+            control,
+            log: file.log.level,
+        })
+    }
+
+    fn bad(
+        &self,
+        key: &'static str,
+        value: impl ToString,
+        span: Range<usize>,
+        problem: impl Into<String>,
+    ) -> ConfigError {
+        ConfigError::Value {
+            file: self.label.into(),
+            line: line_of(self.text, span.start),
+            key,
+            value: value.to_string(),
+            problem: problem.into(),
+        }
+    }
+
+    fn whole(&self, problem: impl Into<String>) -> ConfigError {
+        ConfigError::Whole {
+            file: self.label.into(),
+            problem: problem.into(),
+        }
+    }
+
+    fn number(
+        &self,
+        key: &'static str,
+        value: &Spanned<i64>,
+        range: std::ops::RangeInclusive<u32>,
+    ) -> Result<u32, ConfigError> {
+        u32::try_from(*value.as_ref())
+            .ok()
+            .filter(|v| range.contains(v))
+            .ok_or_else(|| {
+                let problem = format!("must be from {} to {}", range.start(), range.end());
+                self.bad(key, value.as_ref(), value.span(), problem)
+            })
+    }
+
+    fn eal(&self, eal: file::Eal) -> Result<EalConfig, ConfigError> {
+        let memory_mb = match &eal.memory_mb {
+            Some(value) => self.number("memory_mb", value, 64..=1 << 20)?,
+            None => DEFAULT_MEMORY_MB,
+        };
+        Ok(EalConfig {
+            hugepages: eal.hugepages.unwrap_or(Hugepages::Auto),
+            memory_mb,
+            args: eal.args,
+        })
+    }
+
+    fn lcores(&self, lcores: Vec<Spanned<file::Lcore>>) -> Result<Vec<LcoreConfig>, ConfigError> {
+        if let Some(second) = lcores.get(1) {
+            let problem = "one polling thread serves all NICs in this version; remove this section";
+            return Err(self.bad("[[lcore]]", "the second one", second.span(), problem));
+        }
+        let Some(lcore) = lcores.into_iter().next().map(Spanned::into_inner) else {
+            return Ok(vec![LcoreConfig {
+                cpu: self.auto_cpu(),
+                idle: Idle::Adaptive,
+            }]);
+        };
+        let cpu = match &lcore.cpu {
+            None => self.auto_cpu(),
+            Some(value) => self.cpu(value)?,
+        };
+        Ok(vec![LcoreConfig {
+            cpu,
+            idle: lcore.idle.unwrap_or(Idle::Adaptive),
+        }])
+    }
+
+    /// The last CPU, because interrupts and everything unpinned tend to the first; none at all when
+    /// programs would have no other.
+    fn auto_cpu(&self) -> Option<usize> {
+        self.cpus.last().copied().filter(|_| self.cpus.len() > 1)
+    }
+
+    fn cpu(&self, value: &Spanned<NumberOrWord>) -> Result<Option<usize>, ConfigError> {
+        match value.as_ref() {
+            NumberOrWord::Word(word) if word == "auto" => Ok(self.auto_cpu()),
+            NumberOrWord::Word(word) if word == "any" => Ok(None),
+            NumberOrWord::Word(word) => {
+                let problem = "must be a CPU number, \"auto\" or \"any\"";
+                Err(self.bad("cpu", word, value.span(), problem))
+            }
+            NumberOrWord::Number(n) => match usize::try_from(*n) {
+                Ok(cpu) if self.cpus.contains(&cpu) => Ok(Some(cpu)),
+                _ => Err(self.bad("cpu", n, value.span(), cpu_problem(&self.cpus))),
+            },
+        }
+    }
+
+    fn nic(&self, nic: file::Nic, lcores: usize) -> Result<NicConfig, ConfigError> {
+        let name = self.name(&nic.name)?;
+        let addresses = nic
+            .addresses
+            .as_ref()
+            .iter()
+            .map(|address| self.address(address))
+            .collect::<Result<Vec<_>, _>>()?;
+        let Some(&(first, _)) = addresses.first() else {
+            let problem = "a NIC needs an address, such as \"10.77.0.1/24\"";
+            return Err(self.bad("addresses", "[]", nic.addresses.span(), problem));
+        };
+        let mac = match &nic.mac {
+            Some(mac) => self.mac(mac)?,
+            None => derived_mac(first),
+        };
+        let port = self.port(&nic.port)?;
+        let smallest = (256u32..)
+            .find(|&mtu| Mtu::for_port(mtu).is_some())
+            .unwrap_or(MAX_MTU);
+        let mtu = match (&nic.mtu, &port) {
+            (Some(mtu), _) => self.number("mtu", mtu, smallest..=MAX_MTU)?,
+            (None, PortSpec::Fabric(_)) => DEFAULT_FABRIC_MTU,
+            (None, _) => DEFAULT_PORT_MTU,
+        };
+        let lcore = match &nic.lcore {
+            Some(lcore) => self.number("lcore", lcore, 0..=lcores as u32 - 1)? as usize,
+            None => 0,
+        };
+        let neighbours = nic
+            .neighbor
+            .iter()
+            .map(|neighbour| Ok((self.host(&neighbour.ip)?, self.mac(&neighbour.mac)?)))
+            .collect::<Result<Vec<_>, ConfigError>>()?;
+        let ack_policy = match nic.ack_policy {
+            Some(file::AckPolicy::PerMessage) => AckPolicy::PerMessage,
+            Some(file::AckPolicy::Coalesced) | None => AckPolicy::Coalesced,
+        };
+        Ok(NicConfig {
+            name,
+            addresses,
+            mac,
+            mtu,
+            port,
+            ack_policy,
+            lcore,
+            neighbours,
+        })
+    }
+
+    fn name(&self, name: &Spanned<String>) -> Result<String, ConfigError> {
+        let text = name.as_ref();
+        let fits = text.starts_with(|c: char| c.is_ascii_alphabetic())
+            && text
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-')
+            && text.len() <= MAX_NAME;
+        if fits {
+            return Ok(text.clone());
+        }
+        let problem = format!(
+            "a device name begins with a letter and has letters, digits, `_` and `-`, {MAX_NAME} at most"
+        );
+        Err(self.bad("name", format!("{text:?}"), name.span(), problem))
+    }
+
+    fn address(&self, address: &Spanned<String>) -> Result<(IpAddr, u8), ConfigError> {
+        let bad = |problem: &str| {
+            self.bad(
+                "addresses",
+                format!("{:?}", address.as_ref()),
+                address.span(),
+                problem,
+            )
+        };
+        let form =
+            "must be an address with a prefix length, such as \"10.77.0.1/24\" or \"fd77::1/64\"";
+        let (ip, prefix) = address.as_ref().split_once('/').ok_or_else(|| bad(form))?;
+        let ip: IpAddr = ip.parse().map_err(|_| bad(form))?;
+        let prefix: u8 = prefix.parse().map_err(|_| bad(form))?;
+        if prefix > if ip.is_ipv4() { 32 } else { 128 } {
+            return Err(bad("the prefix is longer than the address"));
+        }
+        if !is_host(ip) {
+            return Err(bad(
+                "must be the address of one host, and not a loopback address",
+            ));
+        }
+        Ok((ip, prefix))
+    }
+
+    fn host(&self, ip: &Spanned<String>) -> Result<IpAddr, ConfigError> {
+        ip.as_ref()
+            .parse()
+            .ok()
+            .filter(|&ip| is_host(ip))
+            .ok_or_else(|| {
+                let problem = "must be the address of one host, such as \"10.77.0.3\"";
+                self.bad("ip", format!("{:?}", ip.as_ref()), ip.span(), problem)
+            })
+    }
+
+    fn mac(&self, mac: &Spanned<String>) -> Result<[u8; 6], ConfigError> {
+        let bad =
+            |problem: &str| self.bad("mac", format!("{:?}", mac.as_ref()), mac.span(), problem);
+        let parsed = parse_mac(mac.as_ref()).ok_or_else(|| {
+            bad("must be six bytes in hexadecimal, such as \"02:52:4c:00:00:01\"")
+        })?;
+        if parsed[0] & 1 == 1 || parsed == [0; 6] {
+            return Err(bad(
+                "must be the address of one station: an even first byte, not all zero",
+            ));
+        }
+        Ok(parsed)
+    }
+
+    fn port(&self, port: &Spanned<String>) -> Result<PortSpec, ConfigError> {
+        let text = port.as_ref();
+        match text.split_once(':') {
+            Some(("fabric", name)) if !name.is_empty() => Ok(PortSpec::Fabric(name.into())),
+            Some(("vdev", device)) if device.starts_with("net_") => {
+                Ok(PortSpec::Vdev(device.into()))
+            }
+            Some(("pci", device)) if !device.is_empty() => Ok(PortSpec::Pci(device.into())),
+            _ => {
+                let problem = "must be \"fabric:LINK\", \"vdev:net_DRIVERn,key=value,...\" or \
+                               \"pci:DOMAIN:BUS:DEVICE.FUNCTION\"";
+                Err(self.bad("port", format!("{text:?}"), port.span(), problem))
+            }
+        }
+    }
+
+    fn control(&self, control: file::Control) -> Result<SocketConfig, ConfigError> {
+        let socket = match control.socket {
+            None => None,
+            Some(path) if path.as_ref().starts_with('/') => Some(PathBuf::from(path.into_inner())),
+            Some(path) => {
+                let problem = "must be an absolute path";
+                let value = format!("{:?}", path.as_ref());
+                return Err(self.bad("socket", value, path.span(), problem));
+            }
+        };
+        let users = match control.users {
+            None => None,
+            Some(users) => Some(
+                users
+                    .iter()
+                    .map(|user| self.user(user))
+                    .collect::<Result<Vec<_>, _>>()?,
+            ),
+        };
+        let mode = match control.mode {
+            // Where a list of users decides, the permission bits must not.
+            None => users.as_ref().map_or(0o600, |_| 0o666),
+            Some(mode) => u32::from_str_radix(mode.as_ref(), 8)
+                .ok()
+                .filter(|bits| bits & !0o777 == 0)
+                .ok_or_else(|| {
+                    let problem = "must be permission bits in octal, such as \"0660\"";
+                    self.bad("mode", format!("{:?}", mode.as_ref()), mode.span(), problem)
+                })?,
+        };
+        Ok(SocketConfig {
+            socket,
+            mode,
+            users,
+        })
+    }
+
+    fn user(&self, user: &Spanned<NumberOrWord>) -> Result<u32, ConfigError> {
+        match user.as_ref() {
+            NumberOrWord::Number(uid) => u32::try_from(*uid)
+                .map_err(|_| self.bad("users", uid, user.span(), "is not a user id")),
+            NumberOrWord::Word(name) => uid_of(name).ok_or_else(|| {
+                self.bad(
+                    "users",
+                    format!("{name:?}"),
+                    user.span(),
+                    "no such user in /etc/passwd",
+                )
+            }),
+        }
+    }
+
+    /// What the NICs must be to one another.
+    fn together(&self, nics: &[NicConfig]) -> Result<(), ConfigError> {
+        if nics.is_empty() {
+            return Err(self.whole("there is no [[nic]]; `roceline nic --print-config` shows two"));
+        }
+        if nics.len() > MAX_NICS {
+            return Err(self.whole(format!("{} NICs: {MAX_NICS} at most", nics.len())));
+        }
+        let mut names = BTreeMap::new();
+        let mut macs = BTreeMap::new();
+        let mut addresses = BTreeMap::new();
+        let mut links: BTreeMap<&str, Vec<&NicConfig>> = BTreeMap::new();
+        for nic in nics {
+            let name = nic.name.as_str();
+            if names.insert(name, ()).is_some() {
+                return Err(self.whole(format!("two NICs are called {name}; rename one")));
+            }
+            for &(ip, _) in &nic.addresses {
+                if let Some(other) = addresses.insert(ip, name) {
+                    return Err(
+                        self.whole(format!("{other} and {name} both have {ip}; change one"))
+                    );
+                }
+            }
+            if let Some(other) = macs.insert(nic.mac, name) {
+                let problem = "have the same MAC address; give one of them another with `mac`";
+                return Err(self.whole(format!("{other} and {name} {problem}")));
+            }
+            if let PortSpec::Fabric(link) = &nic.port {
+                links.entry(link).or_default().push(nic);
+            }
+        }
+        for (link, ends) in links {
+            let names = ends
+                .iter()
+                .map(|nic| nic.name.as_str())
+                .collect::<Vec<_>>()
+                .join(", ");
+            if ends.len() != 2 {
+                return Err(self.whole(format!(
+                    "link fabric:{link} has {} end(s) ({names}); a link joins exactly two NICs",
+                    ends.len()
+                )));
+            }
+            if ends[0].mtu != ends[1].mtu {
+                return Err(self.whole(format!(
+                    "link fabric:{link}: {names} have mtu {} and {}; the ends of a link need the same",
+                    ends[0].mtu, ends[1].mtu
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Why a CPU cannot be used.
+pub(crate) fn cpu_problem(cpus: &[usize]) -> String {
+    let list = cpus
+        .iter()
+        .map(usize::to_string)
+        .collect::<Vec<_>>()
+        .join(", ");
+    format!("this process may run on CPUs {list}; choose one of them or \"any\"")
+}
+
+fn is_host(ip: IpAddr) -> bool {
+    let broadcast = matches!(ip, IpAddr::V4(v4) if v4.is_broadcast());
+    !(ip.is_unspecified() || ip.is_multicast() || ip.is_loopback() || broadcast)
+}
+
+fn parse_mac(text: &str) -> Option<[u8; 6]> {
+    let mut mac = [0; 6];
+    let mut parts = text.split(':');
+    for byte in &mut mac {
+        let part = parts
+            .next()
+            .filter(|part| part.len() == 2 && part.bytes().all(|b| b.is_ascii_hexdigit()))?;
+        *byte = u8::from_str_radix(part, 16).ok()?;
+    }
+    parts.next().is_none().then_some(mac)
+}
+
+/// The id of a local user. Users of directory services are named by number: asking those services takes
+/// glibc's loadable modules, which a daemon should not pull in for a start-up nicety.
+fn uid_of(name: &str) -> Option<u32> {
+    let passwd = std::fs::read_to_string("/etc/passwd").ok()?;
+    passwd.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok())?
+    })
+}
+
+#[cfg(test)]
+mod tests;

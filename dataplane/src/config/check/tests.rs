@@ -1,0 +1,252 @@
+use super::*;
+
+const NIC: &str =
+    "[[nic]]\nname = \"roce0\"\naddresses = [\"10.0.0.1/24\"]\nport = \"vdev:net_null0\"\n";
+
+fn parse_on(cpus: &[usize], text: &str) -> Result<Config, ConfigError> {
+    let raw = file::parse("f.toml", text)?;
+    Checker::new("f.toml", text, cpus.to_vec()).check(raw)
+}
+
+fn parse(text: &str) -> Result<Config, ConfigError> {
+    parse_on(&[0, 1], text)
+}
+
+#[track_caller]
+fn refused(text: &str, begins: &str, contains: &str) {
+    let message = parse(text).expect_err("must be refused").to_string();
+    assert!(message.starts_with(begins), "{message}");
+    assert!(message.contains(contains), "{message}");
+}
+
+/// `NIC` with one line more.
+fn with(line: &str) -> String {
+    format!("{NIC}{line}\n")
+}
+
+#[test]
+fn the_least_configuration_has_defaults() {
+    let config = parse(NIC).unwrap();
+    assert_eq!(config.eal.hugepages, Hugepages::Auto);
+    assert_eq!(
+        config.lcores,
+        [LcoreConfig {
+            cpu: Some(1),
+            idle: Idle::Adaptive
+        }]
+    );
+    assert_eq!(config.nics[0].mtu, 1500);
+    assert_eq!(config.nics[0].ack_policy, AckPolicy::Coalesced);
+    assert_eq!(
+        config.control,
+        SocketConfig {
+            socket: None,
+            mode: 0o600,
+            users: None
+        }
+    );
+}
+
+#[test]
+fn every_key_arrives() {
+    let config = parse(
+        "[eal]\nhugepages = \"never\"\nmemory_mb = 128\nargs = [\"--log-level=8\"]\n\
+         [[lcore]]\ncpu = 0\nidle = \"spin\"\n\
+         [[nic]]\nname = \"a\"\naddresses = [\"10.0.0.1/24\", \"fd00::1/64\"]\nmac = \"02:00:00:00:00:0a\"\n\
+         mtu = 9000\nport = \"vdev:net_memif0,role=server\"\nack_policy = \"per-message\"\nlcore = 0\n\
+         [[nic.neighbor]]\nip = \"10.0.0.2\"\nmac = \"02:00:00:00:00:0b\"\n\
+         [[nic]]\nname = \"b\"\naddresses = [\"10.0.1.1/24\"]\nport = \"pci:0000:01:00.0\"\n\
+         [control]\nsocket = \"/tmp/s\"\nmode = \"0660\"\nusers = [\"root\", 1000]\n\
+         [log]\nlevel = \"info\"\n",
+    )
+    .unwrap();
+    assert_eq!(config.eal.memory_mb, 128);
+    assert_eq!(config.eal.args, ["--log-level=8"]);
+    assert_eq!(
+        config.lcores,
+        [LcoreConfig {
+            cpu: Some(0),
+            idle: Idle::Spin
+        }]
+    );
+    let a = &config.nics[0];
+    assert_eq!(a.port, PortSpec::Vdev("net_memif0,role=server".into()));
+    assert_eq!((a.mtu, a.mac, a.lcore), (9000, [2, 0, 0, 0, 0, 0x0a], 0));
+    assert_eq!(a.ack_policy, AckPolicy::PerMessage);
+    assert_eq!(
+        a.neighbours,
+        [("10.0.0.2".parse().unwrap(), [2, 0, 0, 0, 0, 0x0b])]
+    );
+    assert_eq!(config.nics[1].port, PortSpec::Pci("0000:01:00.0".into()));
+    assert_eq!(
+        config.control.socket.as_deref(),
+        Some(std::path::Path::new("/tmp/s"))
+    );
+    assert_eq!(
+        (config.control.mode, config.control.users),
+        (0o660, Some(vec![0, 1000]))
+    );
+    assert_eq!(config.log.as_deref(), Some("info"));
+}
+
+#[test]
+fn the_cpu_is_auto_any_or_one_that_may_be_used() {
+    let cpu = |cpus: &[usize], value: &str| {
+        parse_on(cpus, &format!("[[lcore]]\ncpu = {value}\n{NIC}")).map(|c| c.lcores[0].cpu)
+    };
+    assert_eq!(cpu(&[0, 1, 2], "\"auto\"").unwrap(), Some(2));
+    assert_eq!(
+        cpu(&[3], "\"auto\"").unwrap(),
+        None,
+        "programs need a CPU too"
+    );
+    assert_eq!(cpu(&[0, 1], "\"any\"").unwrap(), None);
+    assert_eq!(cpu(&[0, 1], "0").unwrap(), Some(0));
+    let error = cpu(&[0, 1], "7").unwrap_err().to_string();
+    assert!(error.starts_with("f.toml:2: cpu = 7: "), "{error}");
+    assert!(error.contains("CPUs 0, 1"), "{error}");
+    assert!(cpu(&[0, 1], "-1").is_err());
+    assert!(cpu(&[0, 1], "\"fast\"").is_err());
+}
+
+#[test]
+fn values_out_of_range_name_line_and_range() {
+    refused(
+        &with("mtu = 100"),
+        "f.toml:5: mtu = 100: ",
+        "from 336 to 9600",
+    );
+    refused(&with("mtu = -1"), "f.toml:5: mtu = -1: ", "from 336");
+    refused(&with("lcore = 1"), "f.toml:5: lcore = 1: ", "from 0 to 0");
+    refused(
+        &format!("[eal]\nmemory_mb = 3\n{NIC}"),
+        "f.toml:2: memory_mb = 3: ",
+        "from 64",
+    );
+    refused(
+        &format!("[[lcore]]\n[[lcore]]\n{NIC}"),
+        "f.toml:2: [[lcore]]",
+        "one polling thread",
+    );
+}
+
+#[test]
+fn addresses_are_checked() {
+    for (address, says) in [
+        ("10.0.0.1", "prefix length"),
+        ("10.0.0.1/33", "longer"),
+        ("fd00::1/129", "longer"),
+        ("10.0.0/24", "prefix length"),
+        ("224.0.0.1/4", "one host"),
+        ("127.0.0.1/8", "one host"),
+        ("::/0", "one host"),
+        ("255.255.255.255/32", "one host"),
+    ] {
+        let text = NIC.replace("10.0.0.1/24", address);
+        refused(
+            &text,
+            &format!("f.toml:3: addresses = \"{address}\": "),
+            says,
+        );
+    }
+    refused(
+        &NIC.replace("\"10.0.0.1/24\"", ""),
+        "f.toml:3: addresses = []",
+        "needs an address",
+    );
+}
+
+#[test]
+fn names_macs_and_ports_are_checked() {
+    refused(
+        &NIC.replace("roce0", "../x"),
+        "f.toml:2: name = \"../x\"",
+        "begins with a letter",
+    );
+    refused(
+        &NIC.replace("roce0", &"a".repeat(64)),
+        "f.toml:2: name",
+        "63 at most",
+    );
+    refused(
+        &with("mac = \"01:00:00:00:00:01\""),
+        "f.toml:5: mac",
+        "even first byte",
+    );
+    refused(
+        &with("mac = \"02:00:00:00:01\""),
+        "f.toml:5: mac",
+        "six bytes",
+    );
+    refused(
+        &with("mac = \"02:00:00:00:00:+1\""),
+        "f.toml:5: mac",
+        "six bytes",
+    );
+    refused(
+        &NIC.replace("vdev:net_null0", "eth0"),
+        "f.toml:4: port = \"eth0\"",
+        "fabric:LINK",
+    );
+    refused(
+        &NIC.replace("vdev:net_null0", "fabric:"),
+        "f.toml:4: port",
+        "fabric:LINK",
+    );
+}
+
+#[test]
+fn control_is_checked() {
+    let control = |lines: &str| format!("{NIC}[control]\n{lines}\n");
+    refused(
+        &control("socket = \"x.sock\""),
+        "f.toml:6: socket",
+        "absolute",
+    );
+    refused(&control("mode = \"rw\""), "f.toml:6: mode", "octal");
+    refused(&control("mode = \"4777\""), "f.toml:6: mode", "octal");
+    refused(
+        &control("users = [\"nobody-of-this-name\"]"),
+        "f.toml:6: users",
+        "no such user",
+    );
+    refused(&control("users = [-1]"), "f.toml:6: users", "not a user id");
+    let config = parse(&control("users = [1000]")).unwrap();
+    assert_eq!(config.control.mode, 0o666, "the list decides, not the bits");
+}
+
+fn two(second: &str, port: &str) -> String {
+    format!("{}{}", NIC.replace("vdev:net_null0", port), second)
+}
+
+#[test]
+fn nics_must_fit_together() {
+    refused("", "f.toml: there is no [[nic]]", "--print-config");
+    refused(&format!("{NIC}{NIC}"), "f.toml: two NICs", "roce0");
+    let other = NIC.replace("roce0", "b");
+    refused(
+        &format!("{NIC}{other}"),
+        "f.toml: roce0 and b both have 10.0.0.1",
+        "change one",
+    );
+    let mac = "mac = \"02:00:00:00:00:01\"\n";
+    let other = other.replace("10.0.0.1", "10.0.0.2");
+    refused(
+        &format!("{NIC}{mac}{other}{mac}"),
+        "f.toml: roce0 and b have the same MAC",
+        "`mac`",
+    );
+}
+
+#[test]
+fn a_link_has_two_ends_of_one_mtu() {
+    let b = NIC.replace("roce0", "b").replace("10.0.0.1", "10.0.0.2");
+    let b = b.replace("vdev:net_null0", "fabric:x");
+    assert!(parse(&two(&b, "fabric:x")).is_ok());
+    refused(&b, "f.toml: link fabric:x has 1 end(s) (b)", "exactly two");
+    refused(
+        &two(&format!("{b}mtu = 1500\n"), "fabric:x"),
+        "f.toml: link fabric:x",
+        "4200 and 1500",
+    );
+}

@@ -1,0 +1,156 @@
+//! The configuration of a daemon: a TOML text goes in, a checked [`Config`] comes out, and from that the
+//! [`NicInfo`](crate::nic::NicInfo)s and [`Neighbours`](crate::nic::Neighbours) that everybody else works with.
+//!
+//! `file` is the text as serde reads it, `check` turns it into values that can be relied on, `nics` derives
+//! what a NIC is. Whoever holds a `Config` never has to doubt it again. `docs/configuration.md` is the
+//! reference for people.
+
+mod check;
+mod error;
+mod file;
+mod nics;
+mod preset;
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use roceline_engine::AckPolicy;
+
+pub use error::ConfigError;
+pub use nics::{derived_mac, eui64, link_local};
+pub use preset::Preset;
+
+/// What a daemon is to be.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// How DPDK's environment is set up.
+    pub eal: EalConfig,
+    /// Polling threads; exactly one in this version.
+    pub lcores: Vec<LcoreConfig>,
+    /// The NICs, in the order of their indices.
+    pub nics: Vec<NicConfig>,
+    /// The control socket and who may use it.
+    pub control: SocketConfig,
+    /// Log filter, as `ROCELINE_LOG` would give it; `None` leaves the default.
+    pub log: Option<String>,
+}
+
+/// `[eal]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EalConfig {
+    /// Whether to use hugepages.
+    pub hugepages: Hugepages,
+    /// Memory for packet buffers without hugepages, or at most with them.
+    pub memory_mb: u32,
+    /// Further EAL arguments, as they are.
+    pub args: Vec<String>,
+}
+
+/// Whether packet buffers lie in hugepages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Hugepages {
+    /// When enough are free.
+    Auto,
+    /// Without them the daemon does not start.
+    Always,
+    /// Not even when they are there.
+    Never,
+}
+
+/// `[[lcore]]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LcoreConfig {
+    /// The CPU it is pinned to; `None` leaves the choice to the scheduler.
+    pub cpu: Option<usize>,
+    /// What it does without work.
+    pub idle: Idle,
+}
+
+/// What an lcore without work does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Idle {
+    /// It polls on.
+    Spin,
+    /// It polls, then yields, then sleeps until something wakes it.
+    Adaptive,
+}
+
+/// `[[nic]]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NicConfig {
+    /// Device name.
+    pub name: String,
+    /// Addresses with prefix lengths, in the order of the file.
+    pub addresses: Vec<(IpAddr, u8)>,
+    /// MAC address, given or derived.
+    pub mac: [u8; 6],
+    /// Bytes of the largest IP packet.
+    pub mtu: u32,
+    /// What carries its packets.
+    pub port: PortSpec,
+    /// When its responders acknowledge.
+    pub ack_policy: AckPolicy,
+    /// Index of the lcore that polls it.
+    pub lcore: usize,
+    /// `[[nic.neighbor]]`: hosts beyond the port.
+    pub neighbours: Vec<(IpAddr, [u8; 6])>,
+}
+
+/// What carries a NIC's packets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PortSpec {
+    /// One end of the emulated link of this name; the NIC with the same name has the other.
+    Fabric(String),
+    /// A virtual device of DPDK: the text after `--vdev=`.
+    Vdev(String),
+    /// A PCI device: the text after `--allow=`.
+    Pci(String),
+}
+
+/// `[control]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SocketConfig {
+    /// Where the control socket is; `None` means the default place.
+    pub socket: Option<PathBuf>,
+    /// Permission bits of the socket.
+    pub mode: u32,
+    /// Users who may open devices, besides root and the daemon's own user; `None` means everybody whom the
+    /// permission bits let in.
+    pub users: Option<Vec<u32>>,
+}
+
+impl Config {
+    /// Reads and checks a file.
+    pub fn load(path: &Path) -> Result<(Config, String), ConfigError> {
+        let label = path.display().to_string();
+        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
+            file: label.clone(),
+            source,
+        })?;
+        Ok((Config::parse(&label, &text)?, text))
+    }
+
+    /// Checks a text; `label` names it in errors.
+    pub fn parse(label: &str, text: &str) -> Result<Config, ConfigError> {
+        let raw = file::parse(label, text)?;
+        check::Checker::new(label, text, allowed_cpus()).check(raw)
+    }
+
+    /// A built-in configuration.
+    pub fn preset(preset: Preset) -> Result<Config, ConfigError> {
+        Config::parse(&format!("preset {preset}"), preset.text())
+    }
+}
+
+/// The CPUs that this process may run on, ascending.
+pub fn allowed_cpus() -> Vec<usize> {
+    let mut cpus: Vec<usize> = core_affinity::get_core_ids()
+        .unwrap_or_default()
+        .iter()
+        .map(|core| core.id)
+        .collect();
+    cpus.sort_unstable();
+    cpus
+}
