@@ -1,11 +1,34 @@
-//! Bytes on the wire. One file per header; `packet` parses a whole frame, `template` builds one.
+//! Bytes on the wire. One file per header; `packet` parses a whole frame, `icrc` proves it, `template`
+//! builds one.
+//!
+//! In flow frames as they were received and, to be sent, [`crate::descriptor::TxDesc`]s; out flow
+//! [`Packet`]s and header bytes. Nothing here keeps state between packets or owns a buffer. A payload byte is
+//! read by the ICRC and by nothing else.
 
+pub mod aeth;
+pub mod atomic_eth;
+mod be;
+pub mod bth;
+pub mod deth;
+pub mod ethernet;
 mod gid;
+pub mod icrc;
+pub mod ieth;
+pub mod imm_dt;
+pub mod ipv4;
+pub mod ipv6;
 mod opcode;
 mod packet;
 mod psn;
+pub mod reth;
+mod template;
+pub mod udp;
 
+pub use aeth::{Aeth, NakCode, Syndrome};
 pub use gid::Gid;
+pub use icrc::IcrcState;
 pub use opcode::{HeaderSet, Opcode, OpcodeInfo, Operation, Position, Transport};
-pub use packet::{ExtHeaders, Packet};
+pub use packet::{ExtHeaders, Malformed, Packet, ParseError, ParsedFrame, parse};
 pub use psn::Psn;
+pub use template::HeaderTemplate;
+pub use udp::udp_sport;

@@ -1,0 +1,157 @@
+//! Headers of a QP's packets, rendered once when its path is known; per packet only what differs is
+//! filled in.
+//!
+//! The caller lays out a frame of [`HeaderTemplate::frame_len`] bytes: [`HeaderTemplate::write`] fills its
+//! headers, the caller puts payload and pad zeros behind them and the ICRC at the end
+//! ([`super::icrc::seal`], or [`super::IcrcState`] while it copies).
+
+use crate::descriptor::TxDesc;
+use crate::verbs::Path;
+
+use super::{ExtHeaders, Gid, Opcode, bth, ethernet, icrc, ipv4, ipv6, udp};
+
+const ETH_IP_V4: usize = ethernet::LEN + ipv4::LEN;
+const ETH_IP_V6: usize = ethernet::LEN + ipv6::LEN;
+const BASE_V4: usize = ETH_IP_V4 + udp::LEN + bth::LEN;
+const BASE_V6: usize = ETH_IP_V6 + udp::LEN + bth::LEN;
+
+/// TTL or hop limit where the path says 0, as soft-RoCE has it.
+const DEFAULT_HOP_LIMIT: u8 = 64;
+
+/// Ethernet, IP, UDP and BTH of the packets to one peer QP.
+#[derive(Clone, Debug)]
+pub struct HeaderTemplate(Kind);
+
+#[derive(Clone, Debug)]
+enum Kind {
+    /// With the sum of the IPv4 header's words while length, id and checksum are zero.
+    V4([u8; BASE_V4], u32),
+    V6([u8; BASE_V6]),
+}
+
+impl HeaderTemplate {
+    /// Offset of the IP header in every frame.
+    pub const L3_OFFSET: usize = ethernet::LEN;
+
+    /// Renders the headers. IPv4 is used when both GIDs are IPv4 addresses.
+    pub fn new(path: &Path, src_udp_port: u16, dest_qpn: u32, pkey: u16) -> HeaderTemplate {
+        let hop_limit = match path.hop_limit {
+            0 => DEFAULT_HOP_LIMIT,
+            n => n,
+        };
+        let mut eth = ethernet::Repr {
+            dst: path.dmac,
+            src: path.smac,
+            tci: None,
+            ether_type: ethernet::TYPE_IPV6,
+        };
+        let mut udp = [0; udp::LEN];
+        udp::emit(&mut udp, src_udp_port);
+        let mut bth = [0; bth::LEN];
+        bth::emit(&mut bth, pkey, dest_qpn);
+        if let (Some(src), Some(dst)) = (path.sgid.ipv4(), path.dgid.ipv4()) {
+            eth.ether_type = ethernet::TYPE_IPV4;
+            let mut ip = [0; ipv4::LEN];
+            ipv4::Repr {
+                src,
+                dst,
+                tos: path.traffic_class,
+                ttl: hop_limit,
+            }
+            .emit(&mut ip);
+            HeaderTemplate(Kind::V4(join(&eth, &ip, &udp, &bth), ipv4::sum(&ip)))
+        } else {
+            let mut ip = [0; ipv6::LEN];
+            let repr = ipv6::Repr {
+                src: ipv6_of(path.sgid),
+                dst: ipv6_of(path.dgid),
+                traffic_class: path.traffic_class,
+                flow_label: path.flow_label,
+                hop_limit,
+            };
+            repr.emit(&mut ip);
+            HeaderTemplate(Kind::V6(join(&eth, &ip, &udp, &bth)))
+        }
+    }
+
+    /// Bytes of all headers of a packet with this opcode: the offset of its payload.
+    #[inline]
+    pub fn header_len(&self, opcode: Opcode) -> usize {
+        let base = match self.0 {
+            Kind::V4(..) => BASE_V4,
+            Kind::V6(..) => BASE_V6,
+        };
+        base + usize::from(opcode.info().ext_len)
+    }
+
+    /// Bytes of the whole frame, from the Ethernet header to the ICRC. Shorter than the 60 bytes of the smallest
+    /// Ethernet frame it never is: an ACK has 62.
+    #[inline]
+    pub fn frame_len(&self, opcode: Opcode, payload_len: u32) -> usize {
+        let payload_len = payload_len as usize;
+        self.header_len(opcode) + payload_len + pad_len(payload_len) + icrc::LEN
+    }
+
+    /// Writes all headers of the packet that `desc` describes, `desc.len` bytes of payload included in the
+    /// lengths, and returns how many bytes they take. `None` if `out` is shorter than that or the packet longer
+    /// than IP allows; `out` then holds nothing of use.
+    #[inline]
+    pub fn write(&self, desc: &TxDesc, ip_id: u16, out: &mut [u8]) -> Option<usize> {
+        let info = desc.opcode.info();
+        let payload_len = desc.len as usize;
+        let pad = pad_len(payload_len);
+        let ext_len = usize::from(info.ext_len);
+        let udp_len = udp::LEN + bth::LEN + ext_len + payload_len + pad + icrc::LEN;
+        let bth = bth::Variable {
+            opcode: desc.opcode.raw(),
+            solicited: desc.solicited,
+            pad: pad as u8,
+            becn: desc.opcode == Opcode::CNP,
+            ack_req: desc.ack_req,
+            psn: desc.psn,
+        };
+        let (base_len, ext) = match &self.0 {
+            Kind::V4(template, sum) => {
+                let total_len = u16::try_from(ipv4::LEN + udp_len).ok()?;
+                let (head, ext) = out.split_first_chunk_mut::<BASE_V4>()?;
+                *head = *template;
+                ipv4::set_variable(head, ethernet::LEN, total_len, ip_id, *sum);
+                udp::set_variable(head, ETH_IP_V4, udp_len as u16);
+                bth::set_variable(head, ETH_IP_V4 + udp::LEN, &bth);
+                (BASE_V4, ext)
+            }
+            Kind::V6(template) => {
+                let payload_len = u16::try_from(udp_len).ok()?;
+                let (head, ext) = out.split_first_chunk_mut::<BASE_V6>()?;
+                *head = *template;
+                ipv6::set_variable(head, ethernet::LEN, payload_len);
+                udp::set_variable(head, ETH_IP_V6, payload_len);
+                bth::set_variable(head, ETH_IP_V6 + udp::LEN, &bth);
+                (BASE_V6, ext)
+            }
+        };
+        ExtHeaders::emit(&desc.ext, info.headers, ext)?;
+        Some(base_len + ext_len)
+    }
+}
+
+/// Bytes of zeros that bring a payload to a multiple of four (IBTA section 9.2.4).
+#[inline]
+pub const fn pad_len(payload_len: usize) -> usize {
+    payload_len.wrapping_neg() & 3
+}
+
+fn ipv6_of(gid: Gid) -> core::net::Ipv6Addr {
+    gid.0.into()
+}
+
+fn join<const N: usize>(eth: &ethernet::Repr, ip: &[u8], udp: &[u8], bth: &[u8]) -> [u8; N] {
+    let mut out = [0; N];
+    let mut l2 = [0; ethernet::LEN];
+    eth.emit(&mut l2);
+    let parts = l2.iter().chain(ip).chain(udp).chain(bth);
+    for (to, from) in out.iter_mut().zip(parts) {
+        *to = *from;
+    }
+    out
+}
