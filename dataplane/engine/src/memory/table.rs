@@ -1,1 +1,317 @@
-//! Being built.
+//! The table of memory regions: keys in, checked slices out.
+//!
+//! A key is `index << 8 | variant`. A freed index rests in a FIFO quarantine and comes back with another
+//! variant, so a stale key names nothing for a long time. The engine owns the table; registration
+//! happens between bursts, [`MrTable::check`] is the only call of the hot loop.
+
+use std::collections::VecDeque;
+
+use super::{Access, AccessError, MrAttr, MrInfo};
+use crate::descriptor::MemSlice;
+
+/// Freed indices that wait, at least, before the oldest of them is used again.
+const QUARANTINE: usize = 1024;
+/// Index 0 is not used, so that no key is 0.
+const FIRST_INDEX: u32 = 1;
+
+#[derive(Clone, Copy)]
+struct Region {
+    /// 0 while free: no key is 0, so the one comparison in `check` covers both.
+    key: u32,
+    pd: u32,
+    iova: u64,
+    len: u64,
+    /// Program address minus iova.
+    delta: u64,
+    access: Access,
+    variant: u8,
+}
+
+/// Memory regions of one engine.
+pub struct MrTable {
+    regions: Vec<Region>,
+    quarantine: VecDeque<u32>,
+    max: u32,
+    live: u32,
+    seed: u64,
+}
+
+impl MrTable {
+    /// A table for `max` regions. `seed` decides the variants of the keys.
+    pub fn new(max: u32, seed: u64) -> MrTable {
+        // 24 bits of index, of which one is not used and QUARANTINE are kept in reserve.
+        let max = max.min((1 << 24) - FIRST_INDEX - QUARANTINE as u32);
+        MrTable {
+            regions: Vec::new(),
+            quarantine: VecDeque::new(),
+            max,
+            live: 0,
+            seed,
+        }
+    }
+
+    /// Regions registered now.
+    pub fn len(&self) -> u32 {
+        self.live
+    }
+
+    /// Whether none is registered.
+    pub fn is_empty(&self) -> bool {
+        self.live == 0
+    }
+
+    /// Registers a region.
+    pub fn register(&mut self, attr: MrAttr) -> Result<MrInfo, AccessError> {
+        if self.live == self.max {
+            return Err(AccessError::Full(self.live));
+        }
+        // The last byte must have an address both ways; a region may end at the very top.
+        let last = attr.len.saturating_sub(1);
+        if attr.addr.checked_add(last).is_none() || attr.iova.checked_add(last).is_none() {
+            return Err(AccessError::Range {
+                addr: attr.addr,
+                len: attr.len,
+            });
+        }
+        let slot = self.take_slot();
+        let index = slot + FIRST_INDEX;
+        let region = &mut self.regions[slot as usize];
+        region.variant = region.variant.wrapping_add(1);
+        let key = index << 8 | u32::from(region.variant);
+        *region = Region {
+            key,
+            pd: attr.pd,
+            iova: attr.iova,
+            len: attr.len,
+            delta: attr.addr.wrapping_sub(attr.iova),
+            access: attr.access,
+            variant: region.variant,
+        };
+        self.live += 1;
+        Ok(MrInfo {
+            index,
+            lkey: key,
+            rkey: key,
+        })
+    }
+
+    /// Takes a region out; its key names nothing from now on.
+    pub fn deregister(&mut self, key: u32) -> Result<MrInfo, AccessError> {
+        let region = match self.regions.get_mut(slot_of(key)) {
+            Some(r) if r.key == key && key != 0 => r,
+            _ => return Err(AccessError::UnknownKey(key)),
+        };
+        region.key = 0;
+        let index = key >> 8;
+        self.quarantine.push_back(index - FIRST_INDEX);
+        self.live -= 1;
+        Ok(MrInfo {
+            index,
+            lkey: key,
+            rkey: key,
+        })
+    }
+
+    /// The memory behind `len` bytes at `addr` (an iova), if `key` belongs to `pd` and allows `access`.
+    #[inline]
+    pub fn check(
+        &self,
+        key: u32,
+        pd: u32,
+        addr: u64,
+        len: u32,
+        access: Access,
+    ) -> Result<MemSlice, AccessError> {
+        let region = match self.regions.get(slot_of(key)) {
+            Some(r) if r.key == key && key != 0 => r,
+            _ => return Err(AccessError::UnknownKey(key)),
+        };
+        if region.pd != pd {
+            return Err(AccessError::WrongPd(key));
+        }
+        if !region.access.allows(access) {
+            return Err(AccessError::Denied(access.0));
+        }
+        // An address below the region wraps to an offset above its length.
+        let offset = addr.wrapping_sub(region.iova);
+        if offset > region.len || u64::from(len) > region.len - offset {
+            return Err(AccessError::Range {
+                addr,
+                len: u64::from(len),
+            });
+        }
+        Ok(MemSlice {
+            mr: key >> 8,
+            len,
+            addr: addr.wrapping_add(region.delta),
+        })
+    }
+
+    /// Fresh indices first, until enough freed ones have rested.
+    fn take_slot(&mut self) -> u32 {
+        let fresh_left = self.regions.len() < self.max as usize + QUARANTINE;
+        if self.quarantine.len() > QUARANTINE || !fresh_left {
+            if let Some(slot) = self.quarantine.pop_front() {
+                return slot;
+            }
+        }
+        let slot = self.regions.len() as u32;
+        self.regions.push(Region {
+            key: 0,
+            pd: 0,
+            iova: 0,
+            len: 0,
+            delta: 0,
+            access: Access(0),
+            variant: first_variant(self.seed, slot),
+        });
+        slot
+    }
+}
+
+#[inline]
+fn slot_of(key: u32) -> usize {
+    (key >> 8).wrapping_sub(FIRST_INDEX) as usize
+}
+
+/// Where the variants of an index begin: a few bits of a mixed seed (the finaliser of splitmix64).
+fn first_variant(seed: u64, slot: u32) -> u8 {
+    let mut z = seed ^ (u64::from(slot) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (z ^ (z >> 31)) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attr(addr: u64, len: u64) -> MrAttr {
+        MrAttr {
+            pd: 1,
+            addr,
+            iova: addr,
+            len,
+            access: Access(7),
+        }
+    }
+
+    #[test]
+    fn a_slice_is_the_program_address_of_an_iova_range() {
+        let mut t = MrTable::new(4, 0);
+        let a = MrAttr {
+            pd: 1,
+            addr: 0x7000,
+            iova: 0x100,
+            len: 0x1000,
+            access: Access(1),
+        };
+        let mr = t.register(a).unwrap();
+        assert_eq!(mr.lkey, mr.rkey);
+        let s = t.check(mr.lkey, 1, 0x110, 16, Access::LOCAL_WRITE).unwrap();
+        assert_eq!(
+            s,
+            MemSlice {
+                mr: mr.index,
+                len: 16,
+                addr: 0x7010
+            }
+        );
+    }
+
+    #[test]
+    fn key_pd_range_and_rights_are_checked() {
+        let mut t = MrTable::new(4, 7);
+        let a = MrAttr {
+            pd: 1,
+            addr: 0x1000,
+            iova: 0x1000,
+            len: 0x100,
+            access: Access(1),
+        };
+        let k = t.register(a).unwrap().lkey;
+        let check = |addr, len| t.check(k, 1, addr, len, Access::LOCAL_READ);
+        assert!(check(0x1000, 0x100).is_ok());
+        assert!(check(0x10ff, 1).is_ok());
+        assert!(check(0x1100, 0).is_ok());
+        for (addr, len) in [
+            (0xfff, 1),
+            (0x1100, 1),
+            (0x1001, 0x100),
+            (u64::MAX, 2),
+            (0, u32::MAX),
+        ] {
+            assert_eq!(
+                check(addr, len),
+                Err(AccessError::Range {
+                    addr,
+                    len: u64::from(len)
+                })
+            );
+        }
+        assert_eq!(
+            t.check(k, 2, 0x1000, 1, Access(0)),
+            Err(AccessError::WrongPd(k))
+        );
+        assert_eq!(
+            t.check(k ^ 1, 1, 0x1000, 1, Access(0)),
+            Err(AccessError::UnknownKey(k ^ 1))
+        );
+        assert_eq!(
+            t.check(0, 1, 0, 0, Access(0)),
+            Err(AccessError::UnknownKey(0))
+        );
+        assert_eq!(
+            t.check(u32::MAX, 1, 0, 0, Access(0)),
+            Err(AccessError::UnknownKey(u32::MAX))
+        );
+        let denied = t.check(k, 1, 0x1000, 1, Access::REMOTE_WRITE);
+        assert_eq!(denied, Err(AccessError::Denied(2)));
+    }
+
+    #[test]
+    fn a_region_may_end_at_the_top_of_the_address_space_but_not_beyond() {
+        let mut t = MrTable::new(4, 0);
+        let k = t.register(attr(u64::MAX - 0xff, 0x100)).unwrap().lkey;
+        assert!(t.check(k, 1, u64::MAX, 1, Access(0)).is_ok());
+        assert!(t.check(k, 1, u64::MAX, 2, Access(0)).is_err());
+        assert!(t.register(attr(u64::MAX - 0xff, 0x101)).is_err());
+    }
+
+    #[test]
+    fn a_freed_key_is_dead_and_its_index_rests() {
+        let mut t = MrTable::new(8, 3);
+        let old = t.register(attr(0x1000, 16)).unwrap();
+        assert_eq!(t.deregister(old.lkey), Ok(old));
+        assert_eq!(
+            t.deregister(old.lkey),
+            Err(AccessError::UnknownKey(old.lkey))
+        );
+        assert!(t.check(old.lkey, 1, 0x1000, 1, Access(0)).is_err());
+        for _ in 0..QUARANTINE {
+            let mr = t.register(attr(0x1000, 16)).unwrap();
+            assert_ne!(mr.index, old.index);
+            t.deregister(mr.lkey).unwrap();
+        }
+        // It comes back in its turn, with another variant.
+        let back = (0..=QUARANTINE)
+            .map(|_| {
+                let mr = t.register(attr(0x1000, 16)).unwrap();
+                t.deregister(mr.lkey).unwrap();
+                mr
+            })
+            .find(|mr| mr.index == old.index)
+            .expect("the index comes back");
+        assert_ne!(back.lkey, old.lkey);
+    }
+
+    #[test]
+    fn full_says_how_many() {
+        let mut t = MrTable::new(2, 0);
+        t.register(attr(0, 1)).unwrap();
+        let b = t.register(attr(0, 1)).unwrap();
+        assert_eq!(t.register(attr(0, 1)), Err(AccessError::Full(2)));
+        t.deregister(b.lkey).unwrap();
+        assert!(t.register(attr(0, 1)).is_ok());
+    }
+}
