@@ -3,6 +3,7 @@
 pub mod cli;
 pub mod config;
 pub mod control;
+pub mod daemon;
 pub mod lcore;
 pub mod memory;
 pub mod nic;

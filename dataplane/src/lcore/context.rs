@@ -1,0 +1,272 @@
+//! What the lcore keeps for each open of a device, each CQ and each QP.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use std::sync::mpsc::SyncSender;
+
+use roceline_abi::layout::{ARM_NEXT, ARM_NONE, ARM_OFFSET, ARM_SOLICITED};
+use roceline_engine::memory::{Access, MrInfo};
+use roceline_engine::verbs::{QpId, RecvQueues, RecvWr};
+use roceline_engine::wire::{HeaderTemplate, Psn};
+use roceline_engine::Side;
+use slab::Slab;
+
+use super::doorbell::Doorbells;
+use super::events::EventWriter;
+use super::message::{ContextId, Reply};
+use super::queue::{CompletionQueue, RecvQueue, SendQueue};
+use crate::memory::ContextFile;
+use crate::memory::helper::MemHelper;
+use crate::port::Mbuf;
+
+/// Key of a context in the lcore's slab.
+pub type ContextKey = usize;
+
+/// One open of a device by one program.
+#[derive(Debug)]
+pub struct Context {
+    /// Its name for control threads.
+    pub id: ContextId,
+    /// NIC on this lcore.
+    pub nic: usize,
+    /// For messages only.
+    pub pid: u32,
+    /// The shared file.
+    pub file: Arc<ContextFile>,
+    /// Its doorbells.
+    pub bells: Doorbells,
+    /// Written by the program to wake a sleeping lcore.
+    pub wake: OwnedFd,
+    /// Reaches its memory.
+    pub helper: MemHelper,
+    /// Pieces were handed to the helper in this poll.
+    pub kick: bool,
+    /// Memory operations and what waits behind them, oldest first.
+    pub ops: VecDeque<Op>,
+    /// A piece of the operation at the front faulted.
+    pub fault: bool,
+    /// Asynchronous events.
+    pub async_events: EventWriter<16>,
+    /// Completion channels by handle.
+    pub channels: Slab<Channel>,
+    /// QPs by doorbell index.
+    pub qps: Slab<QpId>,
+    /// Doorbell indices ever in use are below this.
+    pub bell_limit: u32,
+    /// QPs whose send queues are to be read.
+    pub sends: VecDeque<QpId>,
+    /// QPs that may send no packets until operations are done.
+    pub paused: Vec<QpId>,
+    /// Replied to when the last operation is done.
+    pub closing: Option<SyncSender<Reply>>,
+}
+
+/// A completion channel.
+#[derive(Debug)]
+pub struct Channel {
+    /// Its events.
+    pub events: EventWriter<8>,
+}
+
+/// A memory operation under way, or a packet that waits behind one. One entry for each piece of memory.
+#[derive(Debug)]
+pub struct Op {
+    /// Region that is in use meanwhile; none if no memory is touched.
+    pub mr: Option<u32>,
+    /// Set on the last piece.
+    pub end: Option<OpEnd>,
+}
+
+/// How to go on after an operation.
+#[derive(Debug)]
+pub struct OpEnd {
+    /// Whose.
+    pub qp: QpId,
+    /// Its epoch.
+    pub epoch: u32,
+    /// Which half.
+    pub side: Side,
+    /// Of the packet.
+    pub psn: Psn,
+    /// The packet.
+    pub mbuf: Mbuf,
+    /// What to do with it.
+    pub then: Then,
+}
+
+/// What follows an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// The payload was fetched: send the packet.
+    Send,
+    /// The payload was fetched for nothing: the QP was reset or destroyed.
+    Discard,
+    /// The payload was placed: tell the engine.
+    Placed,
+}
+
+/// A memory region.
+#[derive(Debug)]
+pub struct Mr {
+    /// Whose.
+    pub context: ContextKey,
+    /// PD.
+    pub pd: u32,
+    /// Keys.
+    pub info: MrInfo,
+    /// First byte in the program.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Rights.
+    pub access: Access,
+    /// Operations that use it.
+    pub in_flight: u32,
+    /// Deregistered: replied to when the last operation is done.
+    pub dereg: Option<SyncSender<Reply>>,
+}
+
+/// A protection domain.
+#[derive(Debug)]
+pub struct Pd {
+    /// Whose.
+    pub context: ContextKey,
+    /// Regions and QPs in it.
+    pub users: u32,
+}
+
+/// A CQ.
+#[derive(Debug)]
+pub struct Cq {
+    /// Whose.
+    pub context: ContextKey,
+    /// The queue.
+    pub queue: CompletionQueue,
+    /// Where events go.
+    pub channel: Option<u32>,
+    /// What events name it by.
+    pub user_handle: u64,
+    /// Completion events written.
+    pub comp_events: u32,
+    /// Asynchronous events written.
+    pub async_events: u32,
+    /// It overflowed.
+    pub failed: bool,
+    /// Queues of QPs that complete here.
+    pub users: u32,
+}
+
+impl Cq {
+    /// Whether a completion now calls for an event; disarms if so. To be called after the producer index was
+    /// written: the program arms first and then looks at the index, so one of the two sees the other.
+    pub fn fires(&self, file: &ContextFile, handle: u32, solicited: bool) -> bool {
+        let word = file.atomic_u32(ARM_OFFSET + 4 * u64::from(handle));
+        fence(Ordering::SeqCst);
+        match word.load(Ordering::Relaxed) {
+            ARM_NEXT => {}
+            ARM_SOLICITED if solicited => {}
+            _ => return false,
+        }
+        word.swap(ARM_NONE, Ordering::SeqCst) != ARM_NONE
+    }
+}
+
+/// A QP as the lcore sees it.
+#[derive(Debug)]
+pub struct Qp {
+    /// Number.
+    pub id: QpId,
+    /// Whose.
+    pub context: ContextKey,
+    /// QP handle.
+    pub handle: u32,
+    /// PD handle.
+    pub pd: u32,
+    /// CQ handles.
+    pub send_cq: u32,
+    /// CQ handles.
+    pub recv_cq: u32,
+    /// What events name it by.
+    pub user_handle: u64,
+    /// Asynchronous events written.
+    pub async_events: u32,
+    /// Send queue.
+    pub sq: SendQueue,
+    /// Receive queue.
+    pub rq: RecvQueue,
+    /// Receive requests at most.
+    pub max_recv_wr: u32,
+    /// Packet headers, once the path is known.
+    pub template: Option<HeaderTemplate>,
+    /// IPv4 identification of the next packet.
+    pub ip_id: u16,
+    /// Packets that wait for their payload, or behind one that does.
+    pub tx_waiting: u32,
+    /// In `Context::sends`.
+    pub in_sends: bool,
+    /// In `Context::paused`.
+    pub paused: bool,
+    /// Packets of this epoch that wait for their payload are no longer to be sent.
+    pub discard_epoch: Option<u32>,
+}
+
+/// The QPs of a NIC on this lcore by number.
+#[derive(Debug)]
+pub struct QpTable {
+    entries: Vec<Option<Box<Qp>>>,
+    shift: u32,
+    mask: u32,
+}
+
+impl QpTable {
+    /// A table for `max_qps` QPs whose numbers carry the index above `owner_bits`.
+    pub fn new(max_qps: u32, owner_bits: u32) -> QpTable {
+        let size = max_qps.next_power_of_two();
+        let mut entries = Vec::new();
+        entries.resize_with(size as usize, || None);
+        QpTable { entries, shift: owner_bits, mask: size - 1 }
+    }
+
+    fn index(&self, id: QpId) -> usize {
+        ((id.0 >> self.shift) & self.mask) as usize
+    }
+
+    /// The QP with this number.
+    #[inline]
+    pub fn get(&self, id: QpId) -> Option<&Qp> {
+        self.entries[self.index(id)].as_deref().filter(|qp| qp.id == id)
+    }
+
+    /// The QP with this number.
+    #[inline]
+    pub fn get_mut(&mut self, id: QpId) -> Option<&mut Qp> {
+        let index = self.index(id);
+        self.entries[index].as_deref_mut().filter(|qp| qp.id == id)
+    }
+
+    /// Adds a QP under its number.
+    pub fn insert(&mut self, qp: Box<Qp>) {
+        let index = self.index(qp.id);
+        self.entries[index] = Some(qp);
+    }
+
+    /// Takes a QP out.
+    pub fn remove(&mut self, id: QpId) -> Option<Box<Qp>> {
+        self.get(id)?;
+        let index = self.index(id);
+        self.entries[index].take()
+    }
+
+    /// All QPs.
+    pub fn iter(&self) -> impl Iterator<Item = &Qp> {
+        self.entries.iter().filter_map(|e| e.as_deref())
+    }
+}
+
+impl RecvQueues for QpTable {
+    fn take(&mut self, qp: QpId, wr: &mut RecvWr) -> bool {
+        self.get_mut(qp).is_some_and(|qp| qp.rq.take(wr))
+    }
+}

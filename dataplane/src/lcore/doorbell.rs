@@ -1,0 +1,93 @@
+//! Finding rung doorbells of a context. The layout and the protocol are in `roceline_abi::layout`.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use roceline_abi::layout::{
+    DB_BELLS, DB_SLEEPING, DB_SUMMARY, DB_SUMMARY_WORDS, DOORBELL_OFFSET, DOORBELL_STRIDE, MAX_QPS,
+};
+
+use crate::memory::ContextFile;
+
+/// The doorbell area of one context on one lcore.
+#[derive(Debug)]
+pub struct Doorbells {
+    file: Arc<ContextFile>,
+    base: u64,
+}
+
+impl Doorbells {
+    /// The area of lcore slot `slot`.
+    pub fn new(file: Arc<ContextFile>, slot: u32) -> Doorbells {
+        Doorbells { file, base: DOORBELL_OFFSET + u64::from(slot) * DOORBELL_STRIDE }
+    }
+
+    /// Calls `rung` with each doorbell index that was rung since the last call. Only the first `limit`
+    /// indices exist; a program that rings others is ignored.
+    pub fn collect(&self, limit: u32, mut rung: impl FnMut(u32)) {
+        let words = (limit as usize).div_ceil(64).min(MAX_QPS / 64);
+        for s in 0..words.div_ceil(64).min(DB_SUMMARY_WORDS) {
+            let summary = self.file.atomic_u64(self.base + DB_SUMMARY + 8 * s as u64);
+            if summary.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            // The swap comes before the loads of the bells: see the protocol.
+            let mut set = summary.swap(0, Ordering::SeqCst);
+            while set != 0 {
+                let word = s * 64 + set.trailing_zeros() as usize;
+                set &= set - 1;
+                let bells = self.file.atomic_u64(self.base + DB_BELLS + 8 * word as u64);
+                let mut bits = bells.swap(0, Ordering::SeqCst);
+                while bits != 0 {
+                    let index = word as u32 * 64 + bits.trailing_zeros();
+                    bits &= bits - 1;
+                    if index < limit {
+                        rung(index);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether any bell may be rung.
+    pub fn any(&self, limit: u32) -> bool {
+        let words = (limit as usize).div_ceil(64).min(MAX_QPS / 64);
+        (0..words.div_ceil(64).min(DB_SUMMARY_WORDS)).any(|s| {
+            self.file.atomic_u64(self.base + DB_SUMMARY + 8 * s as u64).load(Ordering::Acquire) != 0
+        })
+    }
+
+    /// Says that the lcore sleeps (or does not). The caller fences before it looks at the bells again.
+    pub fn set_sleeping(&self, sleeping: bool) {
+        self.file
+            .atomic_u32(self.base + DB_SLEEPING)
+            .store(u32::from(sleeping), Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ring(file: &ContextFile, index: u32) {
+        let word = u64::from(index / 64);
+        file.atomic_u64(DOORBELL_OFFSET + DB_BELLS + 8 * word)
+            .fetch_or(1 << (index % 64), Ordering::SeqCst);
+        file.atomic_u64(DOORBELL_OFFSET + DB_SUMMARY + 8 * (word / 64))
+            .fetch_or(1 << (word % 64), Ordering::SeqCst);
+    }
+
+    #[test]
+    fn every_ring_is_collected_once_and_those_beyond_the_limit_never() {
+        let file = Arc::new(ContextFile::create().unwrap());
+        let bells = Doorbells::new(Arc::clone(&file), 0);
+        for index in [0, 63, 64, 4095, 4096, 65535] {
+            ring(&file, index);
+        }
+        assert!(bells.any(1));
+        let mut got = Vec::new();
+        bells.collect(5000, |i| got.push(i));
+        assert_eq!(got, [0, 63, 64, 4095, 4096]);
+        bells.collect(5000, |i| panic!("{i} twice"));
+    }
+}

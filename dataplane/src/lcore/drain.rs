@@ -1,0 +1,276 @@
+//! Carrying out what the engine asked for: placements to the helper, completions to the CQs, packets to the port.
+//!
+//! In flows [`roceline_engine::Outputs`], filled by any engine call; it is empty afterwards.
+
+use roceline_abi::queue::Cqe;
+use roceline_engine::verbs::{AsyncKind, Completion, Event, QpId};
+use roceline_engine::wire::icrc;
+use roceline_engine::{Payload, Place, TxDesc};
+
+use super::context::{Op, OpEnd, Then};
+use super::nic::{LOOPBACK_LIMIT, Nic, Shared, TX_LIMIT};
+use crate::memory::helper::{CAPACITY, Direction, Piece};
+use crate::port::Mbuf;
+
+/// Bytes in front of the IP header of the packets that we build.
+const L3_OFFSET: usize = 14;
+/// A QP sends nothing more while its program has this many operations under way.
+pub const FETCH_HIGH: usize = 1024;
+/// Received packets are dropped while their program has this many: room is left for what is being sent.
+pub const PLACE_LIMIT: usize = CAPACITY - FETCH_HIGH - 1536;
+const _: () = assert!(PLACE_LIMIT >= 1024);
+
+/// Empties `shared.out`.
+pub fn drain(nic: &mut Nic, shared: &mut Shared) {
+    let mut out = std::mem::take(&mut shared.out);
+    for place in &out.place {
+        begin_place(nic, shared, place, &out.slices);
+    }
+    for event in &out.events {
+        match *event {
+            Event::Completion(completion) => complete(nic, shared, &completion),
+            Event::Retired { qp, count } => {
+                if let Some(qp) = nic.qps.get_mut(qp) {
+                    qp.sq.retire(count);
+                }
+            }
+            Event::Async { qp, kind } => asynchronous(nic, shared, qp, kind),
+        }
+    }
+    for desc in &out.tx {
+        build(nic, shared, desc, &out.slices);
+    }
+    out.clear();
+    shared.out = out;
+}
+
+fn begin_place(
+    nic: &mut Nic,
+    shared: &mut Shared,
+    place: &Place,
+    slices: &[roceline_engine::MemSlice],
+) {
+    let Some(qp) = nic.qps.get(place.qp) else { return };
+    let Some(mut mbuf) = nic.rx_slots.get_mut(place.packet as usize).and_then(Option::take) else {
+        return;
+    };
+    let Some(&(_, packet)) = nic.rx_packets.iter().find(|(tag, _)| *tag == place.packet) else {
+        return;
+    };
+    let context = &mut shared.contexts[qp.context];
+    let slices = &slices[place.first as usize..][..usize::from(place.count)];
+    let start = packet.payload_offset as usize;
+    let mut buf = mbuf.data_mut()[start..start + place.len as usize].as_mut_ptr();
+    for slice in slices {
+        context.helper.push(Piece {
+            direction: Direction::Place,
+            len: slice.len,
+            addr: slice.addr,
+            buf,
+        });
+        context.ops.push_back(Op { mr: Some(slice.mr), end: None });
+        if let Some(mr) = nic.mrs.get_mut(slice.mr as usize).and_then(Option::as_mut) {
+            mr.in_flight += 1;
+        }
+        // SAFETY: the slices of a placement add up to `place.len`, which is inside the packet.
+        buf = unsafe { buf.add(slice.len as usize) };
+    }
+    context.kick = true;
+    if let Some(op) = context.ops.back_mut() {
+        op.end = Some(OpEnd {
+            qp: place.qp,
+            epoch: place.epoch,
+            side: place.side,
+            psn: packet.psn,
+            mbuf,
+            then: Then::Placed,
+        });
+    }
+}
+
+fn complete(nic: &mut Nic, shared: &mut Shared, c: &Completion) {
+    if let Some(qp) = nic.qps.get_mut(c.qp) {
+        if c.recv {
+            qp.rq.retire();
+        } else {
+            qp.sq.retire(c.retire);
+        }
+    }
+    let Some(cq) = shared.cqs.get_mut(c.cq as usize) else { return };
+    let cqe = Cqe {
+        wr_id: c.wr_id,
+        status: c.status as u32,
+        opcode: c.opcode as u32,
+        vendor_err: c.status.vendor_err(),
+        byte_len: c.byte_len,
+        imm_or_rkey: c.imm_or_rkey,
+        qp_num: c.qp.0,
+        wc_flags: c.flags,
+        ..Cqe::default()
+    };
+    if cq.queue.push(&cqe).is_err() {
+        if !cq.failed {
+            cq.failed = true;
+            shared.failed_cqs.push(c.cq);
+        }
+        return;
+    }
+    let Some(channel) = cq.channel else { return };
+    let key = cq.context;
+    let context = &mut shared.contexts[key];
+    let solicited = c.solicited || c.status as u32 != 0;
+    if cq.fires(&context.file, c.cq, solicited) {
+        if let Some(channel) = context.channels.get_mut(channel as usize) {
+            channel.events.push(cq.user_handle.to_ne_bytes());
+            cq.comp_events += 1;
+            shared.note_events(key);
+        }
+    }
+}
+
+/// `struct ib_uverbs_async_event_desc`: element (u64), event type (u32), reserved (u32).
+pub fn async_record(element: u64, kind: AsyncKind) -> [u8; 16] {
+    let mut record = [0; 16];
+    record[..8].copy_from_slice(&element.to_ne_bytes());
+    record[8..12].copy_from_slice(&(kind as u32).to_ne_bytes());
+    record
+}
+
+fn asynchronous(nic: &mut Nic, shared: &mut Shared, qp: QpId, kind: AsyncKind) {
+    let Some(qp) = nic.qps.get_mut(qp) else { return };
+    qp.async_events += 1;
+    shared.contexts[qp.context].async_events.push(async_record(qp.user_handle, kind));
+    shared.note_events(qp.context);
+}
+
+/// Fails what completes to CQs that overflowed: a CQ error for the CQ, then each QP goes to ERR (IBTA 11.6.3.1).
+pub fn fail_overflowed(nic: &mut Nic, shared: &mut Shared, now: roceline_engine::Nanos) {
+    let failed = std::mem::take(&mut shared.failed_cqs);
+    for &handle in &failed {
+        if let Some(cq) = shared.cqs.get_mut(handle as usize) {
+            cq.async_events += 1;
+            let (key, record) = (cq.context, async_record(cq.user_handle, AsyncKind::CqErr));
+            shared.contexts[key].async_events.push(record);
+            shared.note_events(key);
+        }
+        let hit: Vec<QpId> = nic
+            .qps
+            .iter()
+            .filter(|qp| qp.send_cq == handle || qp.recv_cq == handle)
+            .map(|qp| qp.id)
+            .collect();
+        for qp in hit {
+            nic.engine.fail_qp(qp, now, &mut shared.out);
+            drain(nic, shared);
+        }
+    }
+}
+
+fn build(
+    nic: &mut Nic,
+    shared: &mut Shared,
+    desc: &TxDesc,
+    slices: &[roceline_engine::MemSlice],
+) {
+    let Some(qp) = nic.qps.get_mut(desc.qp) else { return };
+    let Some(template) = &qp.template else { return };
+    let Some(mut mbuf) = shared.pool.alloc() else {
+        nic.counts.tx_no_mbuf += 1;
+        return;
+    };
+    let context = &mut shared.contexts[qp.context];
+    let payload = desc.len as usize;
+    let total = template.frame_len(desc.opcode, desc.len);
+    let written = mbuf.set_len(total).and_then(|frame| template.write(desc, qp.ip_id, frame));
+    let Some(header_len) = written else {
+        // The path MTU was checked against the port's, so every packet fits an mbuf.
+        nic.counts.tx_no_mbuf += 1;
+        return;
+    };
+    qp.ip_id = qp.ip_id.wrapping_add(1);
+    // Pad bytes are zero and under the ICRC.
+    mbuf.data_mut()[header_len + payload..].fill(0);
+    let mut end = OpEnd {
+        qp: desc.qp,
+        epoch: desc.epoch,
+        side: desc.side,
+        psn: desc.psn,
+        mbuf,
+        then: Then::Send,
+    };
+    match desc.payload {
+        Payload::None => {}
+        Payload::Inline { slot, offset } => {
+            let into = &mut end.mbuf.data_mut()[header_len..header_len + payload];
+            if !qp.sq.copy_inline(slot, offset, into) {
+                return;
+            }
+        }
+        Payload::Memory { first, count } => {
+            let slices = &slices[first as usize..][..usize::from(count)];
+            if context.ops.len() + slices.len() > CAPACITY {
+                nic.counts.tx_memory_overrun += 1;
+                return;
+            }
+            let mut buf = end.mbuf.data_mut()[header_len..header_len + payload].as_mut_ptr();
+            for slice in slices {
+                context.helper.push(Piece {
+                    direction: Direction::Fetch,
+                    len: slice.len,
+                    addr: slice.addr,
+                    buf,
+                });
+                context.ops.push_back(Op { mr: Some(slice.mr), end: None });
+                if let Some(mr) = nic.mrs.get_mut(slice.mr as usize).and_then(Option::as_mut) {
+                    mr.in_flight += 1;
+                }
+                // SAFETY: the slices of a packet add up to its payload, which is inside the mbuf.
+                buf = unsafe { buf.add(slice.len as usize) };
+            }
+            context.kick = true;
+            qp.tx_waiting += 1;
+            if let Some(op) = context.ops.back_mut() {
+                op.end = Some(end);
+            }
+            if context.ops.len() > FETCH_HIGH && !qp.paused {
+                qp.paused = true;
+                context.paused.push(qp.id);
+                nic.engine.pause_tx(qp.id, true);
+            }
+            return;
+        }
+    }
+    if qp.tx_waiting > 0 {
+        // Behind a packet of the same QP that waits for its payload.
+        qp.tx_waiting += 1;
+        context.ops.push_back(Op { mr: None, end: Some(end) });
+    } else {
+        finish(nic, end.mbuf);
+    }
+}
+
+/// Stores the ICRC and queues the packet for the port.
+pub fn finish(nic: &mut Nic, mut mbuf: Mbuf) {
+    let len = mbuf.len();
+    let frame = mbuf.data_mut();
+    icrc::seal(frame, L3_OFFSET);
+    let counters = nic.engine.counters_mut();
+    let own = frame[..6] == nic.info.mac;
+    if own {
+        if nic.loopback.len() >= LOOPBACK_LIMIT {
+            nic.counts.tx_queue_full += 1;
+            return;
+        }
+        counters.rdma_tx_packets += 1;
+        counters.rdma_tx_bytes += len as u64;
+        nic.loopback.push_back(mbuf);
+    } else {
+        if nic.tx.len() >= TX_LIMIT {
+            nic.counts.tx_queue_full += 1;
+            return;
+        }
+        counters.rdma_tx_packets += 1;
+        counters.rdma_tx_bytes += len as u64;
+        nic.tx.push_back(mbuf);
+    }
+}

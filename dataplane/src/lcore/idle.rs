@@ -1,0 +1,171 @@
+//! What an lcore does when a poll found nothing.
+//!
+//! `spin` polls on. `adaptive` polls on for a moment, then gives up its time slice on each empty poll where the machine
+//! is overcommitted or a memory thread has work for us, then sleeps on an epoll of eventfds. Two threads that
+//! spin on one core hand over once a time slice (16 ms); two that yield, in 2.4 us (`docs/performance.md`).
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
+
+use roceline_engine::Nanos;
+
+use super::Lcore;
+use crate::memory::helper::LcoreWake;
+
+/// Policy of an lcore without work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IdlePolicy {
+    /// Polls on.
+    Spin,
+    /// Spins, then yields, then sleeps.
+    #[default]
+    Adaptive,
+}
+
+/// Sleep only after this long without work.
+const QUIET: Nanos = Nanos::from_micros(300);
+/// Longest sleep while a port has to be polled.
+const POLLED_PORT: Nanos = Nanos::from_micros(50);
+/// Longest sleep at all: bounds the harm of a program that does not ring.
+const LONGEST: Nanos = Nanos::from_millis(100);
+/// Longest sleep while receives may be posted to failed QPs, which ring no bell.
+const ERRORED: Nanos = Nanos::from_millis(1);
+
+/// The means to sleep.
+#[derive(Debug)]
+pub struct Idle {
+    policy: IdlePolicy,
+    epoll: OwnedFd,
+    wake: Arc<LcoreWake>,
+    cpus: usize,
+    last_work: Nanos,
+    sleeps: u64,
+}
+
+impl Idle {
+    /// An lcore's; `wake` is its own eventfd. `cpus`: how many the machine has.
+    pub fn new(policy: IdlePolicy, wake: Arc<LcoreWake>, cpus: usize) -> io::Result<Idle> {
+        // SAFETY: a new descriptor that becomes ours.
+        let epoll = unsafe {
+            let fd = libc::epoll_create1(libc::EPOLL_CLOEXEC);
+            if fd < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            OwnedFd::from_raw_fd(fd)
+        };
+        let idle = Idle { policy, epoll, wake, cpus, last_work: Nanos::ZERO, sleeps: 0 };
+        idle.watch(&idle.wake.eventfd);
+        Ok(idle)
+    }
+
+    /// Times slept.
+    pub fn sleeps(&self) -> u64 {
+        self.sleeps
+    }
+
+    /// Wakes on this eventfd too.
+    pub fn watch(&self, fd: &OwnedFd) {
+        self.control(libc::EPOLL_CTL_ADD, fd);
+    }
+
+    /// No longer wakes on it. Closing our copy is not enough: the program has one.
+    pub fn unwatch(&self, fd: &OwnedFd) {
+        self.control(libc::EPOLL_CTL_DEL, fd);
+    }
+
+    fn control(&self, op: i32, fd: &OwnedFd) {
+        // Edge-triggered: a program that never stops writing wakes us once a write, and nobody has to read.
+        let mut event = libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: 0 };
+        // SAFETY: plain system call with a local event. A failure means no wake by this fd; the longest sleep bounds it.
+        unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), op, fd.as_raw_fd(), &raw mut event) };
+    }
+
+    fn wait(&mut self, timeout: Nanos) {
+        self.sleeps += 1;
+        let timeout = libc::timespec {
+            tv_sec: (timeout.0 / 1_000_000_000) as i64,
+            tv_nsec: (timeout.0 % 1_000_000_000) as i64,
+        };
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+        // SAFETY: the arrays are valid for the lengths given. epoll_pwait2 (Linux 5.11) takes nanoseconds.
+        let n = unsafe {
+            libc::syscall(
+                libc::SYS_epoll_pwait2,
+                self.epoll.as_raw_fd() as libc::c_long,
+                events.as_mut_ptr(),
+                events.len() as libc::c_long,
+                &raw const timeout,
+                std::ptr::null::<libc::sigset_t>(),
+                0 as libc::c_long,
+            )
+        };
+        if n < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ENOSYS) {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+}
+
+/// The end of a poll that did `work` things.
+pub fn rest(lcore: &mut Lcore, work: usize, now: Nanos) {
+    if work > 0 {
+        lcore.idle.last_work = now;
+        return;
+    }
+    lcore.empty_polls += 1;
+    if lcore.idle.policy == IdlePolicy::Spin {
+        std::hint::spin_loop();
+        return;
+    }
+    let waiting = lcore.shared.contexts.iter().any(|(_, c)| !c.ops.is_empty());
+    let quiet = now.saturating_sub(lcore.idle.last_work);
+    if quiet >= QUIET {
+        sleep(lcore, now);
+    } else if waiting || lcore.shared.contexts.len() + 1 > lcore.idle.cpus {
+        std::thread::yield_now();
+    } else {
+        std::hint::spin_loop();
+    }
+}
+
+fn sleep(lcore: &mut Lcore, now: Nanos) {
+    let mut longest = LONGEST;
+    for nic in &lcore.nics {
+        if !nic.tx.is_empty() || !nic.tx_burst.is_empty() || nic.more_due {
+            std::thread::yield_now();
+            return;
+        }
+        if nic.polled {
+            longest = longest.min(POLLED_PORT);
+        }
+        if nic.engine.has_errored_qps() {
+            longest = longest.min(ERRORED);
+        }
+        if let Some(deadline) = nic.engine.next_deadline() {
+            longest = longest.min(deadline.saturating_sub(now));
+        }
+    }
+    if !lcore.shared.event_contexts.is_empty() {
+        longest = longest.min(Nanos::from_millis(1));
+    }
+    set_sleeping(lcore, true);
+    fence(Ordering::SeqCst);
+    let awake = !lcore.mailbox.is_empty()
+        || lcore.shared.contexts.iter().any(|(_, c)| {
+            c.bells.any(c.bell_limit) || !c.sends.is_empty() || c.helper.has_outcome()
+        });
+    if !awake && longest > Nanos::ZERO {
+        lcore.idle.wait(longest);
+    }
+    set_sleeping(lcore, false);
+}
+
+fn set_sleeping(lcore: &Lcore, sleeping: bool) {
+    lcore.wake.sleeping.store(u32::from(sleeping), Ordering::SeqCst);
+    for (_, context) in &lcore.shared.contexts {
+        context.bells.set_sleeping(sleeping);
+    }
+}
+

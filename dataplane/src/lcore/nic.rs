@@ -1,0 +1,126 @@
+//! A NIC as its lcore holds it, and what all NICs of the lcore share.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use roceline_engine::wire::Packet;
+use roceline_engine::{Engine, EngineConfig, Nanos, Outputs};
+use slab::Slab;
+
+use super::context::{Context, ContextKey, Cq, Mr, OpEnd, Pd, QpTable};
+use crate::nic::NicInfo;
+use crate::port::{Burst, Mbuf, Mempool, Port, RX_BURST};
+
+/// Packets of a NIC to itself that may wait.
+pub const LOOPBACK_LIMIT: usize = 1024;
+/// The requester stops while this many finished packets wait for the port.
+pub const TX_HIGH: usize = 64;
+/// Responses are dropped, as by a full NIC queue, beyond this many.
+pub const TX_LIMIT: usize = 4096;
+
+/// A NIC.
+#[derive(Debug)]
+pub struct Nic {
+    /// Name, addresses, limits.
+    pub info: Arc<NicInfo>,
+    /// Transport.
+    pub engine: Engine,
+    /// Where packets come from and go to.
+    pub port: Port,
+    /// QPs.
+    pub qps: QpTable,
+    /// Memory regions by [`roceline_engine::memory::MrInfo::index`].
+    pub mrs: Vec<Option<Mr>>,
+    /// Packets to itself.
+    pub loopback: VecDeque<Mbuf>,
+    /// Finished packets that the port has not taken yet.
+    pub tx: VecDeque<Mbuf>,
+    /// The burst being handed to the port.
+    pub tx_burst: Burst,
+    /// The burst being received.
+    pub rx_burst: Burst,
+    /// Its packets, by tag.
+    pub rx_slots: [Option<Mbuf>; RX_BURST],
+    /// What was parsed of them.
+    pub rx_packets: Vec<(u32, Packet)>,
+    /// The port is outside this lcore: it must be polled even when all is quiet.
+    pub polled: bool,
+    /// `advance` has more to do now.
+    pub more_due: bool,
+    /// When receive queues of failed QPs are looked at next.
+    pub errored_scan: Nanos,
+    /// What happened to packets outside the transport.
+    pub counts: NicCounts,
+}
+
+/// Packets that the transport never saw or never sent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NicCounts {
+    /// Received, but not RoCE v2.
+    pub rx_not_roce: u64,
+    /// Received RoCE for an address that is not ours.
+    pub rx_not_ours: u64,
+    /// Dropped since the program's memory could not keep up.
+    pub rx_memory_overrun: u64,
+    /// Not sent for want of an mbuf; the peer sees a loss.
+    pub tx_no_mbuf: u64,
+    /// Not sent since the port took none for too long.
+    pub tx_queue_full: u64,
+    /// Not sent since the program's memory could not keep up.
+    pub tx_memory_overrun: u64,
+}
+
+impl Nic {
+    /// A NIC on `port`.
+    pub fn new(info: Arc<NicInfo>, port: Port, polled: bool, config: EngineConfig) -> Nic {
+        let mut mrs = Vec::new();
+        mrs.resize_with(config.max_mrs as usize, || None);
+        Nic {
+            info,
+            engine: Engine::new(config),
+            port,
+            qps: QpTable::new(config.max_qps, config.owner_bits),
+            mrs,
+            loopback: VecDeque::with_capacity(LOOPBACK_LIMIT + RX_BURST),
+            tx: VecDeque::with_capacity(TX_LIMIT + RX_BURST),
+            tx_burst: Burst::new(),
+            rx_burst: Burst::new(),
+            rx_slots: [const { None }; RX_BURST],
+            rx_packets: Vec::with_capacity(RX_BURST),
+            polled,
+            more_due: false,
+            errored_scan: Nanos::ZERO,
+            counts: NicCounts::default(),
+        }
+    }
+}
+
+/// What the stages of a poll work on besides the NIC at hand.
+#[derive(Debug)]
+pub struct Shared {
+    /// Open contexts.
+    pub contexts: Slab<Context>,
+    /// CQs by handle.
+    pub cqs: Slab<Cq>,
+    /// PDs by handle.
+    pub pds: Slab<Pd>,
+    /// Packets.
+    pub pool: Arc<Mempool>,
+    /// What the engine wants.
+    pub out: Outputs,
+    /// Operations that ended.
+    pub ends: Vec<(OpEnd, bool)>,
+    /// Contexts with events to write at the end of the poll.
+    pub event_contexts: Vec<ContextKey>,
+    /// QPs to fail since their CQ overflowed.
+    pub failed_cqs: Vec<u32>,
+}
+
+impl Shared {
+    /// Notes that a context has events to write.
+    pub fn note_events(&mut self, key: ContextKey) {
+        if !self.event_contexts.contains(&key) {
+            self.event_contexts.push(key);
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! The daemon's side of the queues in a context file. Sizes, masks and the daemon's own indices are private
+//! copies; what the program writes is read once, masked or checked, and then used.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use roceline_abi::queue::{
+    Cqe, DmaInfo, MAX_SGE, Q_CONSUMER, Q_DATA, Q_PRODUCER, RECV_WQE_SGES, RecvWqe, SEND_WQE_SGES,
+    SendWqe, Sge,
+};
+use roceline_engine::verbs::{RecvWr, SendWr, WrOpcode};
+
+use super::message::QueueLoc;
+use crate::memory::ContextFile;
+
+const SEND_SIGNALED: u32 = 1 << 1;
+const SEND_FENCE: u32 = 1 << 0;
+const SEND_SOLICITED: u32 = 1 << 2;
+const SEND_INLINE: u32 = 1 << 3;
+
+/// A queue in a context file.
+#[derive(Debug)]
+struct Ring {
+    file: Arc<ContextFile>,
+    loc: QueueLoc,
+}
+
+impl Ring {
+    fn slot(&self, index: u32) -> u64 {
+        self.loc.offset + Q_DATA + (u64::from(index & self.loc.mask) << self.loc.log2_elem)
+    }
+
+    fn elem_bytes(&self) -> u64 {
+        1 << self.loc.log2_elem
+    }
+
+    fn next(&self, index: u32) -> u32 {
+        (index + 1) & self.loc.mask
+    }
+
+    /// The program's producer index; work before it is readable.
+    fn producer(&self) -> u32 {
+        self.file.atomic_u32(self.loc.offset + Q_PRODUCER).load(Ordering::Acquire) & self.loc.mask
+    }
+
+    fn consumer(&self) -> u32 {
+        self.file.atomic_u32(self.loc.offset + Q_CONSUMER).load(Ordering::Acquire) & self.loc.mask
+    }
+
+    fn store_consumer(&self, index: u32) {
+        self.file.store_u32(self.loc.offset + Q_CONSUMER, index);
+    }
+
+    fn store_producer(&self, index: u32) {
+        self.file.store_u32(self.loc.offset + Q_PRODUCER, index);
+    }
+
+    /// Copies a `repr(C)` integer struct out of slot `index`, at `at` bytes into it.
+    fn copy<T: Copy>(&self, index: u32, at: u64) -> T {
+        let from = self.file.at(self.slot(index) + at, size_of::<T>() as u64);
+        // SAFETY: in bounds (checked by `at`), 8-byte aligned since slots and `at` are, and T is an integer
+        // struct. Volatile: the program may write it at the same moment; any mix of bytes is a valid T.
+        unsafe { from.cast::<T>().as_ptr().read_volatile() }
+    }
+}
+
+/// A send queue.
+#[derive(Debug)]
+pub struct SendQueue {
+    ring: Ring,
+    /// Next slot to copy.
+    head: u32,
+    /// Oldest slot not yet free: the shared consumer index.
+    tail: u32,
+    max_sge: u32,
+    max_inline: u32,
+}
+
+impl SendQueue {
+    /// A new, empty queue.
+    pub fn new(
+        file: Arc<ContextFile>,
+        loc: QueueLoc,
+        max_sge: u32,
+        max_inline: u32,
+    ) -> SendQueue {
+        SendQueue { ring: Ring { file, loc }, head: 0, tail: 0, max_sge, max_inline }
+    }
+
+    /// Whether the program has posted more.
+    pub fn has_work(&self) -> bool {
+        self.ring.producer() != self.head
+    }
+
+    /// Copies the next request and its entries, and steps over it.
+    pub fn take(&mut self, sges: &mut [Sge; MAX_SGE]) -> Option<SendWr> {
+        if self.ring.producer() == self.head {
+            return None;
+        }
+        let slot = self.head;
+        let wqe: SendWqe = self.ring.copy(slot, 0);
+        let dma: DmaInfo = wqe.dma;
+        let flags = wqe.wr.send_flags;
+        let inline = flags & SEND_INLINE != 0;
+        let (num_sge, length) = if inline {
+            // Inline bytes must lie in the slot; a longer length makes the request fail in its turn.
+            let fits = u64::from(dma.length) <= self.ring.elem_bytes() - SEND_WQE_SGES
+                && dma.length <= self.max_inline;
+            (0, if fits { u64::from(dma.length) } else { u64::MAX })
+        } else {
+            (dma.num_sge, self.copy_sges(slot, SEND_WQE_SGES, dma.num_sge.min(self.max_sge), sges))
+        };
+        self.head = self.ring.next(slot);
+        Some(SendWr {
+            wr_id: wqe.wr.wr_id,
+            opcode: WrOpcode::from_raw(wqe.wr.opcode),
+            signaled: flags & SEND_SIGNALED != 0,
+            solicited: flags & SEND_SOLICITED != 0,
+            fence: flags & SEND_FENCE != 0,
+            inline,
+            num_sge,
+            slot,
+            length,
+            imm_or_rkey: wqe.wr.imm_or_rkey,
+            rkey: wqe.wr.rdma_rkey(),
+            remote_addr: wqe.wr.remote_addr(),
+            compare_add: wqe.wr.compare_add(),
+            swap: wqe.wr.swap(),
+        })
+    }
+
+    fn copy_sges(&self, slot: u32, at: u64, count: u32, sges: &mut [Sge; MAX_SGE]) -> u64 {
+        copy_sges(&self.ring, slot, at, count, sges)
+    }
+
+    /// Frees `count` slots, oldest first.
+    pub fn retire(&mut self, count: u32) {
+        self.tail = self.tail.wrapping_add(count) & self.ring.loc.mask;
+        self.ring.store_consumer(self.tail);
+    }
+
+    /// Forgets everything in the queue (QP to RESET).
+    pub fn reset(&mut self) {
+        self.head = self.ring.producer();
+        self.tail = self.head;
+        self.ring.store_consumer(self.tail);
+    }
+
+    /// Copies inline bytes of `slot` into a packet.
+    pub fn copy_inline(&self, slot: u32, offset: u32, into: &mut [u8]) -> bool {
+        let end = u64::from(offset) + into.len() as u64;
+        if end > self.ring.elem_bytes() - SEND_WQE_SGES {
+            return false;
+        }
+        let at = self.ring.slot(slot) + SEND_WQE_SGES + u64::from(offset);
+        let from = self.ring.file.at(at, into.len() as u64);
+        // SAFETY: both ranges are in bounds and distinct. The program may write meanwhile: the bytes are
+        // payload, any value will do, and they are only ever read once.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into.as_mut_ptr(), into.len()) };
+        true
+    }
+}
+
+/// A receive queue.
+#[derive(Debug)]
+pub struct RecvQueue {
+    ring: Ring,
+    head: u32,
+    tail: u32,
+    max_sge: u32,
+}
+
+impl RecvQueue {
+    /// A new, empty queue.
+    pub fn new(file: Arc<ContextFile>, loc: QueueLoc, max_sge: u32) -> RecvQueue {
+        RecvQueue { ring: Ring { file, loc }, head: 0, tail: 0, max_sge }
+    }
+
+    /// Copies the next request into `wr` and steps over it.
+    pub fn take(&mut self, wr: &mut RecvWr) -> bool {
+        if self.ring.producer() == self.head {
+            return false;
+        }
+        let slot = self.head;
+        let wqe: RecvWqe = self.ring.copy(slot, 0);
+        wr.wr_id = wqe.wr_id;
+        // More entries than the slot can hold make the request fail in its turn: the number is kept.
+        wr.num_sge =
+            if wqe.dma.num_sge > self.max_sge { MAX_SGE as u32 + 1 } else { wqe.dma.num_sge };
+        copy_sges(&self.ring, slot, RECV_WQE_SGES, wqe.dma.num_sge.min(self.max_sge), &mut wr.sges);
+        self.head = self.ring.next(slot);
+        true
+    }
+
+    /// Frees the oldest slot.
+    pub fn retire(&mut self) {
+        self.tail = self.ring.next(self.tail);
+        self.ring.store_consumer(self.tail);
+    }
+
+    /// Forgets everything in the queue (QP to RESET).
+    pub fn reset(&mut self) {
+        self.head = self.ring.producer();
+        self.tail = self.head;
+        self.ring.store_consumer(self.tail);
+    }
+}
+
+/// Copies `count` entries and gives the sum of their lengths.
+fn copy_sges(ring: &Ring, slot: u32, at: u64, count: u32, sges: &mut [Sge; MAX_SGE]) -> u64 {
+    let room = (ring.elem_bytes() - at) / size_of::<Sge>() as u64;
+    let count = u64::from(count).min(room).min(MAX_SGE as u64) as usize;
+    let mut length = 0;
+    for (i, sge) in sges.iter_mut().enumerate().take(count) {
+        *sge = ring.copy(slot, at + (i * size_of::<Sge>()) as u64);
+        length += u64::from(sge.length);
+    }
+    length
+}
+
+/// A completion queue could not take another completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CqFull;
+
+/// A completion queue.
+#[derive(Debug)]
+pub struct CompletionQueue {
+    ring: Ring,
+    producer: u32,
+    /// The program's consumer index as last read; only read again when the queue looks full.
+    consumer: u32,
+}
+
+impl CompletionQueue {
+    /// A new, empty queue.
+    pub fn new(file: Arc<ContextFile>, loc: QueueLoc) -> CompletionQueue {
+        CompletionQueue { ring: Ring { file, loc }, producer: 0, consumer: 0 }
+    }
+
+    /// Writes a completion, then the producer index.
+    pub fn push(&mut self, cqe: &Cqe) -> Result<(), CqFull> {
+        let next = self.ring.next(self.producer);
+        if next == self.consumer {
+            self.consumer = self.ring.consumer();
+            if next == self.consumer {
+                return Err(CqFull);
+            }
+        }
+        let to = self.ring.file.at(self.ring.slot(self.producer), size_of::<Cqe>() as u64);
+        // SAFETY: in bounds and aligned (64-byte slots). Volatile since the program may look at any time.
+        unsafe { to.cast::<Cqe>().as_ptr().write_volatile(*cqe) };
+        self.producer = next;
+        self.ring.store_producer(next);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use roceline_abi::layout::FILE_BYTES;
+
+    fn file() -> Arc<ContextFile> {
+        Arc::new(ContextFile::create().unwrap())
+    }
+
+    fn loc(log2_elem: u32, mask: u32) -> QueueLoc {
+        QueueLoc { offset: FILE_BYTES - (1 << 20), log2_elem, mask }
+    }
+
+    fn poke<T: Copy>(file: &ContextFile, offset: u64, value: T) {
+        // SAFETY: in bounds and aligned; a test plays the program.
+        unsafe { file.at(offset, size_of::<T>() as u64).cast::<T>().as_ptr().write_volatile(value) }
+    }
+
+    #[test]
+    fn a_hostile_wqe_never_reads_beyond_its_slot() {
+        let file = file();
+        let loc = loc(8, 3);
+        let mut sq = SendQueue::new(Arc::clone(&file), loc, 3, 48);
+        let mut wqe = SendWqe::default();
+        wqe.dma.num_sge = u32::MAX;
+        poke(&file, loc.offset + Q_DATA, wqe);
+        wqe.wr.send_flags = SEND_INLINE;
+        wqe.dma.length = u32::MAX;
+        poke(&file, loc.offset + Q_DATA + 256, wqe);
+        poke(&file, loc.offset + Q_PRODUCER, 0xffff_fffeu32); // masks to 2
+        let mut sges = [Sge::default(); MAX_SGE];
+        let wr = sq.take(&mut sges).unwrap();
+        assert_eq!((wr.num_sge, wr.length), (u32::MAX, 0));
+        let wr = sq.take(&mut sges).unwrap();
+        assert_eq!((wr.inline, wr.length), (true, u64::MAX));
+        assert!(sq.take(&mut sges).is_none());
+        assert!(!sq.copy_inline(1, 40, &mut [0; 9]));
+    }
+
+    #[test]
+    fn a_full_cq_says_so_and_takes_more_once_read() {
+        let file = file();
+        let loc = loc(6, 3);
+        let mut cq = CompletionQueue::new(Arc::clone(&file), loc);
+        let cqe = Cqe { wr_id: 5, ..Cqe::default() };
+        for _ in 0..3 {
+            cq.push(&cqe).unwrap();
+        }
+        assert_eq!(cq.push(&cqe), Err(CqFull));
+        poke(&file, loc.offset + Q_CONSUMER, 1u32);
+        cq.push(&cqe).unwrap();
+        assert_eq!(cq.push(&cqe), Err(CqFull));
+    }
+}

@@ -1,0 +1,67 @@
+//! What there is, for `roceline show` and `roceline stat`. Built on request, between bursts.
+
+use super::Lcore;
+use super::message::{LcoreSnapshot, MrSnapshot, NicSnapshot, QpSnapshot, Snapshot};
+
+/// The objects and counters of an lcore.
+pub fn snapshot(lcore: &Lcore) -> Snapshot {
+    let mut all = Snapshot {
+        lcore: LcoreSnapshot {
+            cpu: lcore.cpu,
+            polls: lcore.polls,
+            empty_polls: lcore.empty_polls,
+            sleeps: lcore.idle.sleeps(),
+        },
+        ..Snapshot::default()
+    };
+    let shared = &lcore.shared;
+    for (index, nic) in lcore.nics.iter().enumerate() {
+        let c = &nic.counts;
+        let mut port = nic.port.counters();
+        port.extend([
+            ("rx_not_roce", c.rx_not_roce),
+            ("rx_not_ours", c.rx_not_ours),
+            ("rx_memory_overrun", c.rx_memory_overrun),
+            ("tx_no_mbuf", c.tx_no_mbuf),
+            ("tx_queue_full", c.tx_queue_full),
+            ("tx_memory_overrun", c.tx_memory_overrun),
+            ("mempool_exhausted", shared.pool.exhausted()),
+        ]);
+        let contexts = || shared.contexts.iter().filter(|(_, x)| x.nic == index);
+        let ours = |key: usize| shared.contexts.get(key).is_some_and(|x| x.nic == index);
+        all.nics.push(NicSnapshot {
+            name: nic.info.name.clone(),
+            counters: *nic.engine.counters(),
+            port,
+            contexts: contexts().count() as u32,
+            mrs: nic.mrs.iter().flatten().count() as u32,
+            cqs: shared.cqs.iter().filter(|(_, cq)| ours(cq.context)).count() as u32,
+            pds: shared.pds.iter().filter(|(_, pd)| ours(pd.context)).count() as u32,
+        });
+        for qp in nic.qps.iter() {
+            let Ok((attr, _)) = nic.engine.query_qp(qp.id) else { continue };
+            all.qps.push(QpSnapshot {
+                device: nic.info.name.clone(),
+                qpn: qp.id.0,
+                state: format!("{:?}", attr.state).to_uppercase(),
+                pid: shared.contexts[qp.context].pid,
+                remote: attr.path.dgid.to_ip().to_string(),
+                remote_qpn: attr.dest_qpn,
+                sq_psn: attr.sq_psn.get(),
+                rq_psn: attr.rq_psn.get(),
+            });
+        }
+        for mr in nic.mrs.iter().flatten() {
+            all.mrs.push(MrSnapshot {
+                device: nic.info.name.clone(),
+                lkey: mr.info.lkey,
+                pid: shared.contexts.get(mr.context).map_or(0, |c| c.pid),
+                addr: mr.addr,
+                len: mr.len,
+                access: mr.access.0,
+                reach: "proc-mem",
+            });
+        }
+    }
+    all
+}

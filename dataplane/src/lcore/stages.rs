@@ -1,0 +1,259 @@
+//! The stages of one poll of one NIC: receive, finished memory operations, doorbells, timers, transmit.
+//! Each gives the number of things it did; a poll in which all give 0 was empty.
+
+use roceline_abi::queue::{MAX_SGE, Sge};
+use roceline_engine::verbs::QpId;
+use roceline_engine::wire::{self, ParseError, icrc};
+use roceline_engine::{Nanos, Outcome};
+
+use super::context::{ContextKey, Then};
+use super::drain::{FETCH_HIGH, PLACE_LIMIT, drain, fail_overflowed, finish};
+use super::nic::{LOOPBACK_LIMIT, Nic, Shared, TX_HIGH};
+use crate::port::RX_BURST;
+
+/// Send requests read for one program in one poll.
+const SENDS_PER_POLL: usize = 64;
+/// Ended operations handled for one program in one poll.
+const ENDS_PER_POLL: usize = 64;
+/// How often receive queues of failed QPs are looked at: they have no doorbell.
+const ERRORED_SCAN: Nanos = Nanos::from_micros(50);
+
+/// Receives a burst.
+pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
+    nic.port.rx_burst(&mut nic.rx_burst);
+    while nic.rx_burst.len() < RX_BURST {
+        let Some(mbuf) = nic.loopback.pop_front() else { break };
+        if let Err(mbuf) = nic.rx_burst.push(mbuf) {
+            nic.loopback.push_front(mbuf);
+            break;
+        }
+    }
+    let count = nic.rx_burst.len();
+    if count == 0 {
+        return 0;
+    }
+    // The whole burst is parsed and its ICRCs are checked before anything in it is believed.
+    nic.rx_packets.clear();
+    for (tag, mbuf) in nic.rx_burst.drain().enumerate() {
+        let frame = mbuf.data();
+        let parsed = match wire::parse(frame) {
+            Ok(parsed) => parsed,
+            Err(ParseError::NotRoce) => {
+                nic.counts.rx_not_roce += 1;
+                continue;
+            }
+            Err(ParseError::Malformed(_)) => {
+                nic.engine.counters_mut().rx_malformed += 1;
+                continue;
+            }
+        };
+        if !icrc::verify(frame, &parsed) {
+            nic.engine.counters_mut().rx_icrc_encapsulated += 1;
+            continue;
+        }
+        if !nic.info.gids.iter().any(|entry| entry.gid == parsed.packet.dst) {
+            nic.counts.rx_not_ours += 1;
+            continue;
+        }
+        let qp = nic.qps.get(QpId(parsed.packet.dest_qpn));
+        if qp.is_some_and(|qp| shared.contexts[qp.context].ops.len() > PLACE_LIMIT) {
+            nic.counts.rx_memory_overrun += 1;
+            continue;
+        }
+        let counters = nic.engine.counters_mut();
+        counters.rdma_rx_packets += 1;
+        counters.rdma_rx_bytes += frame.len() as u64;
+        nic.rx_packets.push((tag as u32, parsed.packet));
+        nic.rx_slots[tag] = Some(mbuf);
+    }
+    for i in 0..nic.rx_packets.len() {
+        let (tag, packet) = nic.rx_packets[i];
+        nic.engine.rx(&packet, tag, now, &mut nic.qps, &mut shared.out);
+        if !shared.out.has_room() {
+            drain(nic, shared);
+        }
+    }
+    nic.engine.rx_end(now, &mut shared.out);
+    drain(nic, shared);
+    for slot in &mut nic.rx_slots[..count] {
+        *slot = None;
+    }
+    count
+}
+
+/// Takes the outcomes of memory operations of one context.
+pub fn operations(nic: &mut Nic, shared: &mut Shared, key: ContextKey, now: Nanos) -> usize {
+    let context = &mut shared.contexts[key];
+    if context.ops.is_empty() {
+        return 0;
+    }
+    let mut count = 0;
+    while shared.ends.len() < ENDS_PER_POLL {
+        let Some(op) = context.ops.front() else { break };
+        if let Some(index) = op.mr {
+            let Some(done) = context.helper.outcome() else { break };
+            context.fault |= !done;
+            release(nic, index);
+        }
+        count += 1;
+        if let Some(end) = context.ops.pop_front().and_then(|op| op.end) {
+            shared.ends.push((end, std::mem::take(&mut context.fault)));
+        }
+    }
+    if context.ops.len() < FETCH_HIGH / 2 {
+        while let Some(id) = context.paused.pop() {
+            if let Some(qp) = nic.qps.get_mut(id) {
+                qp.paused = false;
+                nic.engine.pause_tx(id, false);
+            }
+        }
+    }
+    let mut ends = std::mem::take(&mut shared.ends);
+    for (end, fault) in ends.drain(..) {
+        match end.then {
+            Then::Placed => {
+                let outcome = if fault { Outcome::Fault } else { Outcome::Done };
+                nic.engine.placed(
+                    end.qp,
+                    end.epoch,
+                    end.side,
+                    outcome,
+                    now,
+                    &mut nic.qps,
+                    &mut shared.out,
+                );
+            }
+            Then::Send | Then::Discard => {
+                let Some(qp) = nic.qps.get_mut(end.qp) else { continue };
+                qp.tx_waiting = qp.tx_waiting.saturating_sub(1);
+                if end.then == Then::Discard || qp.discard_epoch == Some(end.epoch) {
+                    continue;
+                }
+                if fault {
+                    qp.discard_epoch = Some(end.epoch);
+                    nic.engine.fetch_fault(
+                        end.qp,
+                        end.epoch,
+                        end.side,
+                        end.psn,
+                        now,
+                        &mut shared.out,
+                    );
+                } else {
+                    finish(nic, end.mbuf);
+                }
+            }
+        }
+        if !shared.out.has_room() {
+            drain(nic, shared);
+        }
+    }
+    shared.ends = ends;
+    nic.engine.rx_end(now, &mut shared.out);
+    drain(nic, shared);
+    count
+}
+
+/// An operation no longer uses a region; whoever waits for the last one is told.
+fn release(nic: &mut Nic, index: u32) {
+    let Some(slot) = nic.mrs.get_mut(index as usize) else { return };
+    let Some(mr) = slot else { return };
+    mr.in_flight -= 1;
+    if mr.in_flight == 0 {
+        if let Some(reply) = mr.dereg.take() {
+            *slot = None;
+            // The control thread waits; a reply that nobody takes is no harm.
+            let _ = reply.try_send(super::message::Reply::Done);
+        }
+    }
+}
+
+/// Reads doorbells and send queues of one context.
+pub fn doorbells(nic: &mut Nic, shared: &mut Shared, key: ContextKey) -> usize {
+    let context = &mut shared.contexts[key];
+    let (qps, sends, table) = (&context.qps, &mut context.sends, &mut nic.qps);
+    context.bells.collect(context.bell_limit, |index| {
+        let Some(qp) = qps.get(index as usize).and_then(|&id| table.get_mut(id)) else { return };
+        if !qp.in_sends {
+            qp.in_sends = true;
+            sends.push_back(qp.id);
+        }
+    });
+    let mut count = 0;
+    let mut turns = sends.len();
+    let mut sges = [Sge::default(); MAX_SGE];
+    while turns > 0 && count < SENDS_PER_POLL {
+        turns -= 1;
+        let Some(id) = shared.contexts[key].sends.pop_front() else { break };
+        let Some(qp) = nic.qps.get_mut(id) else { continue };
+        let mut more = false;
+        for _ in 0..16 {
+            if !nic.engine.wants_sends(id) {
+                more = false;
+                break;
+            }
+            let Some(wr) = qp.sq.take(&mut sges) else {
+                more = false;
+                break;
+            };
+            more = true;
+            count += 1;
+            let used = (wr.num_sge as usize).min(MAX_SGE);
+            // Never full: the engine's queue is as long as the shared one.
+            let _ = nic.engine.post_send(id, &wr, &sges[..used]);
+        }
+        qp.in_sends = more;
+        if more {
+            shared.contexts[key].sends.push_back(id);
+        }
+        if !shared.out.has_room() {
+            drain(nic, shared);
+        }
+    }
+    drain(nic, shared);
+    count
+}
+
+/// Fires timers and goes on with flushes.
+pub fn timers(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
+    let due = nic.engine.next_deadline().is_some_and(|t| t <= now);
+    let scan = nic.engine.has_errored_qps() && now >= nic.errored_scan;
+    if !(due || scan || nic.more_due || !shared.failed_cqs.is_empty()) {
+        return 0;
+    }
+    nic.errored_scan = now + ERRORED_SCAN;
+    nic.more_due = nic.engine.advance(now, &mut nic.qps, &mut shared.out);
+    let count = shared.out.events.len() + shared.out.tx.len();
+    drain(nic, shared);
+    if !shared.failed_cqs.is_empty() {
+        fail_overflowed(nic, shared, now);
+    }
+    count
+}
+
+/// Lets requesters and READ responders send, then hands packets to the port.
+pub fn transmit(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
+    let mut count = 0;
+    if nic.tx.len() < TX_HIGH && nic.loopback.len() < LOOPBACK_LIMIT / 2 {
+        nic.engine.tx(RX_BURST, now, &mut shared.out);
+        count += shared.out.tx.len();
+        drain(nic, shared);
+    }
+    loop {
+        while nic.tx_burst.len() < RX_BURST {
+            let Some(mbuf) = nic.tx.pop_front() else { break };
+            if let Err(mbuf) = nic.tx_burst.push(mbuf) {
+                nic.tx.push_front(mbuf);
+                break;
+            }
+        }
+        if nic.tx_burst.is_empty() {
+            return count;
+        }
+        let sent = nic.port.tx_burst(&mut nic.tx_burst);
+        count += sent;
+        if !nic.tx_burst.is_empty() {
+            return count;
+        }
+    }
+}

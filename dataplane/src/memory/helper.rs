@@ -1,0 +1,352 @@
+//! `/proc/self/mem` of a program, used from a thread of its own.
+//!
+//! In flow pieces of packets ([`Piece`]) in the order in which they must happen; out flow outcomes, one for each
+//! piece, in the same order. The lcore owns the buffer of a piece until its outcome has come back.
+//!
+//! A read or write there can block for as long as the program likes (a page under its own userfaultfd, a
+//! network file system), so no lcore ever does it. The descriptor reaches only the address space that opened it:
+//! after `exec` or exit it reads and writes nothing.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::{self, Thread};
+
+use crossbeam_queue::ArrayQueue;
+use crossbeam_utils::CachePadded;
+
+/// Which way the bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the program into a packet.
+    Fetch,
+    /// From a packet into the program.
+    Place,
+}
+
+/// One contiguous piece of an operation.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece {
+    /// Which way.
+    pub direction: Direction,
+    /// Bytes.
+    pub len: u32,
+    /// Address in the program.
+    pub addr: u64,
+    /// The packet's bytes. Valid, and not touched by the lcore, until the outcome is back.
+    pub buf: *mut u8,
+}
+
+// SAFETY: the buffer belongs to an mbuf that the lcore keeps and leaves alone until the outcome is back, so
+// the helper is its only user meanwhile.
+unsafe impl Send for Piece {}
+
+/// Pieces that may be under way at once, outcomes not yet taken included.
+pub const CAPACITY: usize = 4096;
+/// Yields of an idle helper before it parks. A yield is about 0.4 us on an idle core.
+const IDLE_YIELDS: u32 = 50;
+/// Pieces that one system call may join.
+const JOIN: usize = 64;
+
+#[derive(Debug)]
+struct Shared {
+    work: ArrayQueue<Piece>,
+    outcomes: ArrayQueue<bool>,
+    stop: AtomicBool,
+    parked: CachePadded<AtomicBool>,
+    /// Outcomes that no one has taken yet may wake a sleeping lcore.
+    lcore: Arc<LcoreWake>,
+}
+
+/// How a helper wakes the lcore that waits for it.
+#[derive(Debug)]
+pub struct LcoreWake {
+    /// Non-zero while the lcore sleeps or is about to.
+    pub sleeping: AtomicU32,
+    /// The lcore's own eventfd.
+    pub eventfd: OwnedFd,
+}
+
+impl LcoreWake {
+    /// Wakes the lcore if it sleeps. To be called after the news was published.
+    pub fn wake(&self) {
+        std::sync::atomic::fence(Ordering::SeqCst);
+        if self.sleeping.load(Ordering::Relaxed) != 0 {
+            self.ring();
+        }
+    }
+
+    /// Adds one to the eventfd.
+    pub fn ring(&self) {
+        let one = 1u64;
+        // SAFETY: writes eight bytes of a local to our own eventfd. A full counter (EAGAIN) is as good as a wake.
+        unsafe { libc::write(self.eventfd.as_raw_fd(), (&raw const one).cast(), 8) };
+    }
+}
+
+/// The lcore's end.
+#[derive(Debug)]
+pub struct MemHelper {
+    shared: Arc<Shared>,
+    thread: Thread,
+}
+
+impl MemHelper {
+    /// Starts the thread on one of `cpus` (none: on those of the caller). `mem` is the program's `/proc/self/mem`.
+    pub fn start(
+        mem: OwnedFd,
+        lcore: Arc<LcoreWake>,
+        cpus: Arc<[usize]>,
+    ) -> io::Result<MemHelper> {
+        let shared = Arc::new(Shared {
+            work: ArrayQueue::new(CAPACITY),
+            outcomes: ArrayQueue::new(CAPACITY),
+            stop: AtomicBool::new(false),
+            parked: CachePadded::new(AtomicBool::new(false)),
+            lcore,
+        });
+        let mine = Arc::clone(&shared);
+        let handle =
+            thread::Builder::new().name("memory".into()).spawn(move || {
+                restrict_to(&cpus);
+                run(&mine, &mem);
+            })?;
+        Ok(MemHelper { shared, thread: handle.thread().clone() })
+    }
+
+    /// Hands over a piece. False if there is no room, which cannot be while fewer than [`CAPACITY`] are under way.
+    pub fn push(&self, piece: Piece) -> bool {
+        self.shared.work.push(piece).is_ok()
+    }
+
+    /// Wakes the thread if it sleeps; once per poll, after the pushes.
+    pub fn kick(&self) {
+        std::sync::atomic::fence(Ordering::SeqCst);
+        if self.shared.parked.load(Ordering::Relaxed) {
+            self.thread.unpark();
+        }
+    }
+
+    /// The next outcome: true for done, false for a fault.
+    pub fn outcome(&self) -> Option<bool> {
+        self.shared.outcomes.pop()
+    }
+
+    /// Whether an outcome is waiting.
+    pub fn has_outcome(&self) -> bool {
+        !self.shared.outcomes.is_empty()
+    }
+}
+
+impl Drop for MemHelper {
+    fn drop(&mut self) {
+        // Not joined: the thread may be blocked in the program's memory; it owns all that it uses.
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.thread.unpark();
+    }
+}
+
+/// Restricts the calling thread to `cpus`. Only a matter of speed: a refusal is ignored.
+fn restrict_to(cpus: &[usize]) {
+    if cpus.is_empty() {
+        return;
+    }
+    // SAFETY: a cpu_set_t is plain bits, all zero is the empty set; CPU_SET checks its bounds.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        for &cpu in cpus {
+            libc::CPU_SET(cpu, &mut set);
+        }
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set);
+    }
+}
+
+fn run(shared: &Shared, mem: &OwnedFd) {
+    let mut idle = 0;
+    let mut batch: Vec<Piece> = Vec::with_capacity(JOIN);
+    loop {
+        batch.clear();
+        while batch.len() < JOIN {
+            match shared.work.pop() {
+                Some(piece) => batch.push(piece),
+                None => break,
+            }
+        }
+        if batch.is_empty() {
+            if shared.stop.load(Ordering::SeqCst) {
+                return;
+            }
+            idle += 1;
+            if idle < IDLE_YIELDS {
+                thread::yield_now();
+                continue;
+            }
+            shared.parked.store(true, Ordering::SeqCst);
+            std::sync::atomic::fence(Ordering::SeqCst);
+            if shared.work.is_empty() && !shared.stop.load(Ordering::SeqCst) {
+                thread::park();
+            }
+            shared.parked.store(false, Ordering::SeqCst);
+            idle = 0;
+            continue;
+        }
+        idle = 0;
+        let mut at = 0;
+        while at < batch.len() {
+            let end = join_end(&batch, at);
+            let done = transfer(mem, &batch[at..end]);
+            for ok in done {
+                // Never full: the lcore keeps fewer than CAPACITY pieces under way.
+                let _ = shared.outcomes.push(ok);
+            }
+            at = end;
+        }
+        shared.lcore.wake();
+    }
+}
+
+/// End of the run of pieces from `start` that are neighbours in the program and go the same way.
+fn join_end(batch: &[Piece], start: usize) -> usize {
+    let mut end = start + 1;
+    while end < batch.len() {
+        let (prev, next) = (&batch[end - 1], &batch[end]);
+        if next.direction != prev.direction
+            || prev.addr.checked_add(u64::from(prev.len)) != Some(next.addr)
+        {
+            break;
+        }
+        end += 1;
+    }
+    end
+}
+
+/// Moves the pieces, neighbours in the program, with as few system calls as it takes. Yields for each piece whether
+/// all of it was moved.
+fn transfer(mem: &OwnedFd, pieces: &[Piece]) -> impl Iterator<Item = bool> + use<> {
+    let total: u64 = pieces.iter().map(|p| u64::from(p.len)).sum();
+    let first = pieces[0].addr;
+    let mut moved = 0u64;
+    while moved < total {
+        let mut iov = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; JOIN];
+        let mut count = 0;
+        let mut skip = moved;
+        for piece in pieces {
+            let len = u64::from(piece.len);
+            if skip >= len {
+                skip -= len;
+                continue;
+            }
+            // SAFETY: `skip` is less than the piece's length, so this stays inside its buffer.
+            iov[count].iov_base = unsafe { piece.buf.add(skip as usize) }.cast();
+            iov[count].iov_len = (len - skip) as usize;
+            skip = 0;
+            count += 1;
+        }
+        let Ok(offset) = libc::off_t::try_from(first.wrapping_add(moved)) else { break };
+        // SAFETY: the buffers are valid for their lengths until the outcome is reported (see `Piece`).
+        let n = unsafe {
+            match pieces[0].direction {
+                Direction::Fetch => {
+                    libc::preadv(mem.as_raw_fd(), iov.as_ptr(), count as libc::c_int, offset)
+                }
+                Direction::Place => {
+                    libc::pwritev(mem.as_raw_fd(), iov.as_ptr(), count as libc::c_int, offset)
+                }
+            }
+        };
+        if n < 0 && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted {
+            continue;
+        }
+        if n <= 0 {
+            break; // unmapped, or the program is gone (0 after exec)
+        }
+        moved += n as u64;
+    }
+    let lens: Vec<u32> = if moved == total { Vec::new() } else { pieces.iter().map(|p| p.len).collect() };
+    let count = pieces.len();
+    let mut end = 0u64;
+    (0..count).map(move |i| match lens.get(i) {
+        None => true,
+        Some(&len) => {
+            end += u64::from(len);
+            end <= moved
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::OpenOptions;
+    use std::os::fd::FromRawFd;
+    use std::time::{Duration, Instant};
+
+    fn helper() -> MemHelper {
+        let mem = OpenOptions::new().read(true).write(true).open("/proc/self/mem").unwrap();
+        // SAFETY: a new descriptor.
+        let eventfd = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };
+        let wake = Arc::new(LcoreWake { sleeping: AtomicU32::new(0), eventfd });
+        MemHelper::start(mem.into(), wake, Arc::new([])).unwrap()
+    }
+
+    fn wait(h: &MemHelper) -> bool {
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            if let Some(o) = h.outcome() {
+                return o;
+            }
+            assert!(Instant::now() < end, "no outcome");
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn bytes_arrive_both_ways_and_neighbours_are_joined() {
+        let h = helper();
+        let mut program = vec![0u8; 3000];
+        let mut a = vec![1u8; 1000];
+        let mut b = vec![2u8; 2000];
+        let base = program.as_mut_ptr() as u64;
+        let place = |addr, v: &mut Vec<u8>| Piece {
+            direction: Direction::Place,
+            len: v.len() as u32,
+            addr,
+            buf: v.as_mut_ptr(),
+        };
+        assert!(h.push(place(base, &mut a)));
+        assert!(h.push(place(base + 1000, &mut b)));
+        h.kick();
+        assert!(wait(&h) && wait(&h));
+        assert!(program[..1000].iter().all(|&x| x == 1) && program[1000..].iter().all(|&x| x == 2));
+        let mut back = vec![0u8; 3000];
+        assert!(h.push(Piece {
+            direction: Direction::Fetch,
+            len: 3000,
+            addr: base,
+            buf: back.as_mut_ptr()
+        }));
+        h.kick();
+        assert!(wait(&h));
+        assert_eq!(back, program);
+    }
+
+    #[test]
+    fn an_unmapped_piece_faults_and_no_other() {
+        let h = helper();
+        let mut program = [0u8; 8];
+        let mut bytes = [7u8; 8];
+        for addr in [16, program.as_mut_ptr() as u64] {
+            assert!(h.push(Piece {
+                direction: Direction::Place,
+                    len: 8,
+                addr,
+                buf: bytes.as_mut_ptr()
+            }));
+        }
+        h.kick();
+        assert!(!wait(&h));
+        assert!(wait(&h));
+        assert_eq!(program, [7; 8]);
+    }
+}
