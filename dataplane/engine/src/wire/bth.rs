@@ -131,7 +131,7 @@ pub(super) struct Variable {
 #[inline(always)]
 pub(super) fn set_variable<const N: usize>(out: &mut [u8; N], at: usize, v: &Variable) {
     out[at + field::OPCODE] = v.opcode;
-    out[at + field::FLAGS] = u8::from(v.solicited) * SOLICITED | v.pad << 4;
+    out[at + field::FLAGS] = (u8::from(v.solicited) * SOLICITED) | (v.pad << 4);
     out[at + field::ECN] = u8::from(v.becn) * BECN;
     out[at + field::ACK_REQ] = u8::from(v.ack_req) * ACK_REQ;
     put_u24(out, at + field::PSN, v.psn.get());

@@ -60,7 +60,7 @@ impl Repr {
 
     /// Bytes that the header takes, and so the offset of what follows.
     #[inline]
-    pub const fn len(&self) -> usize {
+    pub const fn header_len(&self) -> usize {
         match self.tci {
             Some(_) => LEN + TAG_LEN,
             None => LEN,
@@ -90,7 +90,7 @@ mod tests {
     fn untagged_round_trip() {
         let repr = Repr::parse(&PLAIN).expect("14 bytes");
         assert_eq!(
-            (repr.tci, repr.ether_type, repr.len()),
+            (repr.tci, repr.ether_type, repr.header_len()),
             (None, TYPE_IPV4, 14)
         );
         let mut out = [0; LEN];
@@ -104,7 +104,7 @@ mod tests {
         frame.extend([0x81, 0x00, 0x60, 0x0a, 0x86, 0xdd]);
         let repr = Repr::parse(&frame).expect("18 bytes");
         assert_eq!(
-            (repr.tci, repr.ether_type, repr.len()),
+            (repr.tci, repr.ether_type, repr.header_len()),
             (Some(0x600a), TYPE_IPV6, 18)
         );
         assert_eq!(Repr::parse(&frame[..17]), None);

@@ -1,4 +1,4 @@
-//! Bytes on the wire. One file per header; `packet` parses a whole frame, `icrc` proves it, `template`
+//! Bytes on the wire. One file per header; `parse` reads a whole frame, `icrc` proves it, `template`
 //! builds one.
 //!
 //! In flow frames as they were received and, to be sent, [`crate::descriptor::TxDesc`]s; out flow
@@ -11,6 +11,7 @@ mod be;
 pub mod bth;
 pub mod deth;
 pub mod ethernet;
+pub mod fuzz;
 mod gid;
 pub mod icrc;
 pub mod ieth;
@@ -19,6 +20,7 @@ pub mod ipv4;
 pub mod ipv6;
 mod opcode;
 mod packet;
+mod parse;
 mod psn;
 pub mod reth;
 mod template;
@@ -28,7 +30,8 @@ pub use aeth::{Aeth, NakCode, Syndrome};
 pub use gid::Gid;
 pub use icrc::IcrcState;
 pub use opcode::{HeaderSet, Opcode, OpcodeInfo, Operation, Position, Transport};
-pub use packet::{ExtHeaders, Malformed, Packet, ParseError, ParsedFrame, parse};
+pub use packet::{ExtHeaders, Packet};
+pub use parse::{Malformed, ParseError, ParsedFrame, parse};
 pub use psn::Psn;
 pub use template::HeaderTemplate;
 pub use udp::udp_sport;

@@ -40,14 +40,8 @@ impl<'a> Header<'a> {
 
     /// Bytes of header and payload.
     #[inline]
-    pub fn len(&self) -> usize {
+    pub fn datagram_len(&self) -> usize {
         usize::from(u16_at(self.0, field::LEN))
-    }
-
-    /// Whether the length field is zero, which UDP over IP does not allow.
-    #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 
@@ -98,7 +92,7 @@ mod tests {
         assert_eq!(out, [0xc4, 0xc9, 0x12, 0xb7, 0x00, 0x28, 0x00, 0x00]);
         let h = Header::new_checked(&out).expect("8 bytes");
         assert_eq!(
-            (h.src_port(), h.dst_port(), h.len()),
+            (h.src_port(), h.dst_port(), h.datagram_len()),
             (0xc4c9, PORT_ROCE, 40)
         );
         assert!(Header::new_checked(&out[..7]).is_none());
