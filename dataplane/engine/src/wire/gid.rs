@@ -27,3 +27,27 @@ impl Gid {
         Ipv6Addr::from(self.0).to_ipv4_mapped()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ipv4_addresses_are_mapped_and_ipv6_ones_are_themselves() {
+        let v4: IpAddr = "10.77.0.1".parse().expect("address");
+        let gid = Gid::from_ip(v4);
+        assert_eq!(
+            gid.0,
+            [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 77, 0, 1]
+        );
+        assert_eq!(
+            (gid.to_ip(), gid.ipv4()),
+            (v4, Some(Ipv4Addr::new(10, 77, 0, 1)))
+        );
+        let v6: IpAddr = "fd77::1".parse().expect("address");
+        assert_eq!(
+            (Gid::from_ip(v6).to_ip(), Gid::from_ip(v6).ipv4()),
+            (v6, None)
+        );
+    }
+}

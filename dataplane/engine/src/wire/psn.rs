@@ -36,3 +36,29 @@ impl core::fmt::Debug for Psn {
         write!(f, "psn:{:06x}", self.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arithmetic_wraps_at_24_bits() {
+        assert_eq!(Psn::new(0xff_ffff).add(1), Psn::new(0));
+        assert_eq!(Psn::new(0).sub(1), Psn::new(0xff_ffff));
+        assert_eq!(Psn::new(0x1234_5678).get(), 0x34_5678);
+    }
+
+    /// IBTA 9.7.2: of the 2^24 numbers, half lie before and half after any one.
+    #[test]
+    fn distance_is_signed_over_half_the_circle() {
+        for base in [0, 1, 0x7f_ffff, 0x80_0000, 0xff_ffff] {
+            let base = Psn::new(base);
+            for n in [0, 1, 2, 0x7f_fffe, 0x7f_ffff] {
+                assert_eq!(base.add(n).distance(base), n as i32);
+                assert_eq!(base.sub(n).distance(base), -(n as i32));
+            }
+            assert_eq!(base.add(0x80_0000).distance(base), -0x80_0000);
+            assert!(base.sub(1).before(base) && !base.before(base) && !base.add(1).before(base));
+        }
+    }
+}
