@@ -131,7 +131,7 @@ pub struct Repr {
 
 impl Repr {
     /// Writes the header of a UDP packet with DF set; total length, id and checksum are left zero for
-    /// [`set_variable`].
+    /// `set_variable`.
     pub fn emit(&self, out: &mut [u8; LEN]) {
         *out = [0; LEN];
         out[field::VERSION_IHL] = 0x45;

@@ -101,7 +101,7 @@ pub struct Repr {
 }
 
 impl Repr {
-    /// Writes the header of a UDP packet; the payload length is left zero for [`set_variable`].
+    /// Writes the header of a UDP packet; the payload length is left zero for `set_variable`.
     pub fn emit(&self, out: &mut [u8; LEN]) {
         let vtf = 6 << 28 | u32::from(self.traffic_class) << 20 | self.flow_label & 0xf_ffff;
         put_u32(out, field::VTF, vtf);

@@ -45,7 +45,7 @@ impl<'a> Header<'a> {
     }
 }
 
-/// Writes the header of a RoCE packet without checksum; the length is left zero for [`set_variable`].
+/// Writes the header of a RoCE packet without checksum; the length is left zero for `set_variable`.
 pub(super) fn emit(out: &mut [u8; LEN], src_port: u16) {
     *out = [0; LEN];
     put_u16(out, field::SRC_PORT, src_port);
