@@ -7,7 +7,8 @@
 //! and EAL loads drivers from its plugin folder.
 
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Drivers, buses and mempool handlers of the static build.
 const DRIVERS: &[&str] = &[
@@ -23,7 +24,6 @@ const DRIVERS: &[&str] = &[
     "net_iavf",
     "net_ice",
     "net_ixgbe",
-    "net_memif",
     "net_null",
     "net_pcap",
     "net_ring",
@@ -34,8 +34,25 @@ const DRIVERS: &[&str] = &[
 
 /// The libraries that these need.
 const LIBRARIES: &[&str] = &[
-    "cryptodev", "dmadev", "eal", "ethdev", "gso", "hash", "kvargs", "mbuf", "mempool", "meter",
-    "net", "pci", "rcu", "ring", "security", "stack", "telemetry", "timer", "vhost",
+    "cryptodev",
+    "dmadev",
+    "eal",
+    "ethdev",
+    "gso",
+    "hash",
+    "kvargs",
+    "mbuf",
+    "mempool",
+    "meter",
+    "net",
+    "pci",
+    "rcu",
+    "ring",
+    "security",
+    "stack",
+    "telemetry",
+    "timer",
+    "vhost",
 ];
 
 /// What the archives need of the system.
@@ -60,7 +77,6 @@ const FUNCTIONS: &[&str] = &[
     "rte_eal_init",
     "rte_eal_cleanup",
     "rte_eal_has_hugepages",
-    "rte_dev_probe",
     "rte_strerror",
     "rte_version",
     "rte_thread_register",
@@ -70,11 +86,6 @@ const FUNCTIONS: &[&str] = &[
     "rte_mempool_free",
     "rte_mempool_avail_count",
     "rte_eth_dev_get_port_by_name",
-    "rte_eth_dev_get_name_by_port",
-    "rte_eth_dev_set_mtu",
-    "rte_eth_dev_get_mtu",
-    "rte_eth_dev_stop",
-    "rte_eth_dev_close",
     "rte_eth_dev_rx_intr_ctl_q_get_fd",
     "rte_eth_dev_rx_intr_enable",
     "rte_eth_dev_rx_intr_disable",
@@ -84,21 +95,60 @@ const FUNCTIONS: &[&str] = &[
     "rte_eth_from_rings",
 ];
 
+/// net_memif with the calls renamed that `memif_guard.c` guards.
+const GUARDED_MEMIF: &str = "roceline_net_memif";
+
+/// What is renamed, from `rte_` to `rl_`.
+const GUARDED_CALLS: &[&str] = &[
+    "intr_callback_register",
+    "intr_callback_unregister",
+    "intr_callback_unregister_pending",
+    "intr_instance_free",
+];
+
+/// Copies the archive of net_memif to `out` with the guarded calls renamed. Its two uses of
+/// `rte_intr_instance_free` outside the socket code free handles that no handler was registered for, which the
+/// guard passes on.
+fn guard_memif(library_dir: &Path, out: &Path) {
+    let from = library_dir.join("librte_net_memif.a");
+    let mut objcopy = Command::new("objcopy");
+    for call in GUARDED_CALLS {
+        objcopy.arg(format!("--redefine-sym=rte_{call}=rl_{call}"));
+    }
+    let status = objcopy
+        .arg(&from)
+        .arg(out.join(format!("lib{GUARDED_MEMIF}.a")))
+        .status()
+        .unwrap_or_else(|e| panic!("cannot run objcopy (Debian: apt-get install binutils): {e}"));
+    assert!(
+        status.success(),
+        "objcopy failed on {}; is libdpdk-dev complete?",
+        from.display()
+    );
+}
+
 fn main() {
     println!("cargo:rerun-if-changed=wrapper.h");
     println!("cargo:rerun-if-changed=wrapper.c");
+    println!("cargo:rerun-if-changed=memif_guard.c");
 
     let dpdk = pkg_config::Config::new()
         .atleast_version("22.11")
         .cargo_metadata(false)
         .probe("libdpdk")
-        .unwrap_or_else(|e| panic!("libdpdk 22.11 or later is needed (Debian: apt-get install libdpdk-dev): {e}"));
+        .unwrap_or_else(|e| {
+            panic!("libdpdk 22.11 or later is needed (Debian: apt-get install libdpdk-dev): {e}")
+        });
 
     // pkg-config's Rust crate drops these two of libdpdk's own flags.
     let flags = ["-include", "rte_config.h", "-march=corei7"];
 
     let mut c = cc::Build::new();
-    c.file("wrapper.c").includes(&dpdk.include_paths).opt_level(3).warnings(false);
+    c.file("wrapper.c")
+        .file("memif_guard.c")
+        .includes(&dpdk.include_paths)
+        .opt_level(3)
+        .warnings(false);
     flags.iter().for_each(|f| {
         c.flag(f);
     });
@@ -106,7 +156,11 @@ fn main() {
 
     let mut builder = bindgen::Builder::default()
         .header("wrapper.h")
-        .clang_args(dpdk.include_paths.iter().map(|p| format!("-I{}", p.display())))
+        .clang_args(
+            dpdk.include_paths
+                .iter()
+                .map(|p| format!("-I{}", p.display())),
+        )
         .clang_args(flags)
         .rust_target(bindgen::RustTarget::stable(85, 0).expect("a Rust version bindgen knows"))
         .rust_edition(bindgen::RustEdition::Edition2024)
@@ -127,7 +181,9 @@ fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     builder
         .generate()
-        .unwrap_or_else(|e| panic!("bindgen failed (it needs libclang; Debian: apt-get install libclang-dev): {e}"))
+        .unwrap_or_else(|e| {
+            panic!("bindgen failed (it needs libclang; Debian: apt-get install libclang-dev): {e}")
+        })
         .write_to_file(out.join("bindings.rs"))
         .unwrap_or_else(|e| panic!("cannot write {}: {e}", out.display()));
 
@@ -139,9 +195,12 @@ fn main() {
             println!("cargo:rustc-link-lib={library}");
         }
     } else {
+        guard_memif(Path::new(&library_dir), &out);
+        println!("cargo:rustc-link-search=native={}", out.display());
         for library in DRIVERS.iter().chain(LIBRARIES) {
             println!("cargo:rustc-link-lib=static:+whole-archive,-bundle=rte_{library}");
         }
+        println!("cargo:rustc-link-lib=static:+whole-archive,-bundle={GUARDED_MEMIF}");
         for library in SYSTEM {
             println!("cargo:rustc-link-lib={library}");
         }

@@ -1,11 +1,23 @@
 /* See wrapper.h. */
 #include "wrapper.h"
 
+#include <stdio.h>
 #include <string.h>
 
 int rl_errno(void)
 {
 	return rte_errno;
+}
+
+int rl_has_lcore_id(void)
+{
+	return rte_lcore_id() != LCORE_ID_ANY;
+}
+
+void rl_log_to_stderr(void)
+{
+	/* 22.11's own default is stdout, which belongs to the program. */
+	rte_openlog_stream(stderr);
 }
 
 struct rte_mbuf *rl_mbuf_alloc(struct rte_mempool *pool)
@@ -43,41 +55,6 @@ int rl_port_info(uint16_t port, struct rl_port_info *info)
 	return 0;
 }
 
-int rl_port_setup(uint16_t port, const struct rl_port_conf *conf, struct rte_mempool *pool,
-		  enum rl_port_stage *stage)
-{
-	struct rte_eth_conf eth;
-	uint16_t rx_desc = conf->rx_desc, tx_desc = conf->tx_desc;
-	int socket = rte_eth_dev_socket_id(port);
-	int ret;
-
-	memset(&eth, 0, sizeof(eth));
-	eth.rxmode.mtu = conf->mtu;
-	eth.intr_conf.rxq = conf->rx_interrupt;
-
-	*stage = RL_PORT_CONFIGURE;
-	ret = rte_eth_dev_configure(port, 1, 1, &eth);
-	if (ret != 0)
-		return ret;
-	ret = rte_eth_dev_adjust_nb_rx_tx_desc(port, &rx_desc, &tx_desc);
-	if (ret != 0)
-		return ret;
-	*stage = RL_PORT_RX_QUEUE;
-	ret = rte_eth_rx_queue_setup(port, 0, rx_desc, (unsigned int)socket, NULL, pool);
-	if (ret != 0)
-		return ret;
-	*stage = RL_PORT_TX_QUEUE;
-	ret = rte_eth_tx_queue_setup(port, 0, tx_desc, (unsigned int)socket, NULL);
-	if (ret != 0)
-		return ret;
-	*stage = RL_PORT_START;
-	ret = rte_eth_dev_start(port);
-	if (ret != 0)
-		return ret;
-	*stage = RL_PORT_OK;
-	return 0;
-}
-
 int rl_port_link(uint16_t port, struct rl_link *link)
 {
 	struct rte_eth_link l;
@@ -92,7 +69,76 @@ int rl_port_link(uint16_t port, struct rl_link *link)
 	return 0;
 }
 
-int rl_port_remove(const char *vdev)
+int rl_port_probe(const char *devargs)
 {
-	return rte_vdev_uninit(vdev);
+	int ret;
+
+	rl_control_lock();
+	ret = rte_dev_probe(devargs);
+	rl_control_unlock();
+	return ret;
+}
+
+static int setup(uint16_t port, const struct rl_port_conf *conf, struct rte_mempool *pool,
+		 enum rl_port_stage *stage)
+{
+	struct rte_eth_conf eth;
+	uint16_t rx_desc = conf->rx_desc, tx_desc = conf->tx_desc;
+	unsigned int socket = (unsigned int)rte_eth_dev_socket_id(port);
+	int ret;
+
+	memset(&eth, 0, sizeof(eth));
+	eth.rxmode.mtu = conf->mtu;
+	eth.intr_conf.rxq = conf->rx_interrupt;
+
+	*stage = RL_PORT_CONFIGURE;
+	ret = rte_eth_dev_configure(port, 1, 1, &eth);
+	if (ret != 0)
+		return ret;
+	ret = rte_eth_dev_adjust_nb_rx_tx_desc(port, &rx_desc, &tx_desc);
+	if (ret != 0)
+		return ret;
+	*stage = RL_PORT_RX_QUEUE;
+	ret = rte_eth_rx_queue_setup(port, 0, rx_desc, socket, NULL, pool);
+	if (ret != 0)
+		return ret;
+	*stage = RL_PORT_TX_QUEUE;
+	ret = rte_eth_tx_queue_setup(port, 0, tx_desc, socket, NULL);
+	if (ret != 0)
+		return ret;
+	*stage = RL_PORT_START;
+	return rte_eth_dev_start(port);
+}
+
+int rl_port_setup(uint16_t port, const struct rl_port_conf *conf, struct rte_mempool *pool,
+		  enum rl_port_stage *stage)
+{
+	int ret;
+
+	rl_control_lock();
+	ret = setup(port, conf, pool, stage);
+	rl_control_unlock();
+	return ret;
+}
+
+int rl_port_restart(uint16_t port)
+{
+	int ret;
+
+	rl_control_lock();
+	/* Stopping a port that did not start is a success that does nothing. */
+	rte_eth_dev_stop(port);
+	ret = rte_eth_dev_start(port);
+	rl_control_unlock();
+	return ret;
+}
+
+void rl_port_close(uint16_t port, const char *vdev)
+{
+	rl_control_lock();
+	rte_eth_dev_stop(port);
+	rte_eth_dev_close(port);
+	if (vdev != NULL)
+		rte_vdev_uninit(vdev);
+	rl_control_unlock();
 }

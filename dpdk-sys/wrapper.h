@@ -9,7 +9,6 @@
 #include <stdint.h>
 
 #include <rte_bus_vdev.h>
-#include <rte_dev.h>
 #include <rte_eal.h>
 #include <rte_errno.h>
 #include <rte_eth_ring.h>
@@ -60,6 +59,8 @@ struct rl_port_info {
 };
 
 int rl_errno(void);
+int rl_has_lcore_id(void);
+void rl_log_to_stderr(void);
 
 struct rte_mbuf *rl_mbuf_alloc(struct rte_mempool *pool);
 int rl_mbuf_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **mbufs, unsigned int count);
@@ -67,9 +68,24 @@ void rl_mbuf_free(struct rte_mbuf *mbuf);
 int rl_mbuf_linearize(struct rte_mbuf *mbuf);
 
 int rl_port_info(uint16_t port, struct rl_port_info *info);
+int rl_port_link(uint16_t port, struct rl_link *link);
+
+/* What changes a port's state; none of them runs beside a handler of net_memif (memif_guard.c). */
+int rl_port_probe(const char *devargs);
 int rl_port_setup(uint16_t port, const struct rl_port_conf *conf, struct rte_mempool *pool,
 		  enum rl_port_stage *stage);
-int rl_port_link(uint16_t port, struct rl_link *link);
-int rl_port_remove(const char *vdev);
+int rl_port_restart(uint16_t port);
+void rl_port_close(uint16_t port, const char *vdev);
+
+/* Held while a port's state changes. */
+void rl_control_lock(void);
+void rl_control_unlock(void);
+
+/*
+ * Around every burst of a net_memif port. Enter returns 0 while a connection is being made or torn down: the
+ * port must not be touched then.
+ */
+int rl_memif_enter(uint16_t port);
+void rl_memif_leave(uint16_t port);
 
 #endif

@@ -1,1 +1,220 @@
-//! Being built.
+//! Ports: where frames enter and leave a NIC. A [`Port`] is one [`Driver`], an [`Ethdev`] (a DPDK poll-mode driver)
+//! or a [`FabricEnd`] (one end of a link inside the daemon), reached through one burst function pointer per
+//! direction that is captured when the port is made.
+//!
+//! Frames are [`Mbuf`]s from a [`Mempool`], passed in [`Burst`]s. A port belongs to one lcore; the two ends of a
+//! fabric link may belong to different ones.
+//!
+//! **Who outlives whom.** Ports and mempools hold a share of [`Eal`], ethdevs a share of the mempool that fills
+//! their rx ring: whatever the order in which the owners drop their handles, ports close first, then pools are
+//! freed, then EAL is cleaned up. A pool whose mbufs are still held somewhere is never freed, nor is EAL
+//! under it.
+
+mod eal;
+mod error;
+mod ethdev;
+mod fabric_link;
+mod mbuf;
+mod mempool;
+mod spsc;
+
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+
+pub use eal::{Eal, EalConfig, EalThread, Huge};
+pub use error::PortError;
+pub use ethdev::{Ethdev, EthdevConfig, LinkStatus};
+pub use fabric_link::{FabricEnd, FabricLink, FabricLinkConfig, PRIORITIES, priority_of};
+pub use mbuf::{Burst, Drain, Mbuf};
+pub use mempool::{Mempool, MempoolConfig};
+
+/// Packets that one receive call appends at most.
+pub const RX_BURST: usize = 32;
+
+/// Counters by name; see [`Driver::counters`].
+pub type Counters = Vec<(&'static str, u64)>;
+
+/// What moves frames.
+pub trait Driver: Send + 'static {
+    /// Appends up to [`RX_BURST`] received packets, each of one segment; returns how many.
+    fn rx_burst(&mut self, burst: &mut Burst) -> usize;
+
+    /// Takes packets from the front of `burst`, in order, as long as there is room for them; returns how many it
+    /// took, those that it counted and dropped (oversize, link down) included. What it did not take stays, in
+    /// order, at the front.
+    fn tx_burst(&mut self, burst: &mut Burst) -> usize;
+
+    /// Counters by name, always in the same order. Not for the hot loop. Common names:
+    ///
+    /// | name | counts |
+    /// | --- | --- |
+    /// | `tx_packets`, `tx_bytes`, `rx_packets`, `rx_bytes` | what passed |
+    /// | `tx_oversize`, `rx_oversize` | dropped: longer than the MTU (or, received, than an mbuf) allows |
+    /// | `tx_backpressure` | bursts of which a part was not taken |
+    /// | `tx_link_down` | dropped: nobody at the other end |
+    /// | `rx_missed` | dropped by the driver's own ring in front of us |
+    /// | `mbuf_alloc_failed` | the driver found the mempool empty |
+    fn counters(&self) -> Counters;
+
+    /// Whether frames can get through.
+    fn link(&self) -> LinkStatus;
+
+    /// The MAC address of the hardware, if there is any.
+    fn mac(&self) -> Option<[u8; 6]>;
+
+    /// Becomes readable when packets arrive on an armed port; `None` if the driver cannot tell.
+    fn rx_event(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Asks for one event at the next arrival. False if packets may be waiting already: poll, do not sleep.
+    fn arm_rx(&mut self) -> bool;
+
+    /// Ends what [`Driver::arm_rx`] began and clears the event.
+    fn disarm_rx(&mut self);
+
+    /// Slow things that must be done now and then, such as finding a peer again. Call it a few times a second,
+    /// from the lcore that polls.
+    fn maintain(&mut self) {}
+
+    /// One line for people.
+    fn describe(&self) -> String;
+}
+
+type BurstFn = unsafe fn(NonNull<()>, &mut Burst) -> usize;
+
+/// One driver behind two captured function pointers.
+pub struct Port {
+    this: NonNull<()>,
+    rx: BurstFn,
+    tx: BurstFn,
+    driver: NonNull<dyn Driver>,
+}
+
+// SAFETY: a Port owns its driver, and drivers are Send.
+unsafe impl Send for Port {}
+
+/// # Safety
+///
+/// `this` points to a `D` that nobody else uses.
+unsafe fn rx_burst<D: Driver>(this: NonNull<()>, burst: &mut Burst) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { this.cast::<D>().as_mut() }.rx_burst(burst)
+}
+
+/// # Safety
+///
+/// `this` points to a `D` that nobody else uses.
+unsafe fn tx_burst<D: Driver>(this: NonNull<()>, burst: &mut Burst) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { this.cast::<D>().as_mut() }.tx_burst(burst)
+}
+
+impl Port {
+    /// A port that works through `driver`.
+    pub fn new<D: Driver>(driver: D) -> Port {
+        let driver = NonNull::from(Box::leak(Box::new(driver)));
+        Port {
+            this: driver.cast(),
+            rx: rx_burst::<D>,
+            tx: tx_burst::<D>,
+            driver,
+        }
+    }
+
+    /// See [`Driver::rx_burst`].
+    #[inline(always)]
+    pub fn rx_burst(&mut self, burst: &mut Burst) -> usize {
+        // SAFETY: `rx` was made for the type behind `this`, which is owned.
+        unsafe { (self.rx)(self.this, burst) }
+    }
+
+    /// See [`Driver::tx_burst`].
+    #[inline(always)]
+    pub fn tx_burst(&mut self, burst: &mut Burst) -> usize {
+        if burst.is_empty() {
+            return 0;
+        }
+        // SAFETY: `tx` was made for the type behind `this`, which is owned.
+        unsafe { (self.tx)(self.this, burst) }
+    }
+
+    fn driver(&self) -> &dyn Driver {
+        // SAFETY: owned, alive until dropped.
+        unsafe { self.driver.as_ref() }
+    }
+
+    fn driver_mut(&mut self) -> &mut dyn Driver {
+        // SAFETY: owned, alive until dropped.
+        unsafe { self.driver.as_mut() }
+    }
+
+    /// See [`Driver::counters`].
+    pub fn counters(&self) -> Counters {
+        self.driver().counters()
+    }
+
+    /// See [`Driver::link`].
+    pub fn link(&self) -> LinkStatus {
+        self.driver().link()
+    }
+
+    /// See [`Driver::mac`].
+    pub fn mac(&self) -> Option<[u8; 6]> {
+        self.driver().mac()
+    }
+
+    /// Whether an lcore may sleep on this port for long: see [`Port::rx_event`].
+    pub fn has_rx_interrupt(&self) -> bool {
+        self.rx_event().is_some()
+    }
+
+    /// See [`Driver::rx_event`].
+    pub fn rx_event(&self) -> Option<BorrowedFd<'_>> {
+        self.driver().rx_event()
+    }
+
+    /// See [`Driver::arm_rx`].
+    pub fn arm_rx(&mut self) -> bool {
+        self.driver_mut().arm_rx()
+    }
+
+    /// See [`Driver::disarm_rx`].
+    pub fn disarm_rx(&mut self) {
+        self.driver_mut().disarm_rx();
+    }
+
+    /// See [`Driver::maintain`].
+    pub fn maintain(&mut self) {
+        self.driver_mut().maintain();
+    }
+
+    /// See [`Driver::describe`].
+    pub fn describe(&self) -> String {
+        self.driver().describe()
+    }
+}
+
+impl From<Ethdev> for Port {
+    fn from(driver: Ethdev) -> Port {
+        Port::new(driver)
+    }
+}
+
+impl From<FabricEnd> for Port {
+    fn from(driver: FabricEnd) -> Port {
+        Port::new(driver)
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        // SAFETY: made by `Box::leak` in `new`, freed once.
+        drop(unsafe { Box::from_raw(self.driver.as_ptr()) });
+    }
+}
+
+impl fmt::Debug for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Port({})", self.describe())
+    }
+}
