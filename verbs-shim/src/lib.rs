@@ -1,1 +1,41 @@
-//! placeholder until the shim lands.
+//! `libroceline_shim.so`: preloaded into an unmodified program, it plays the kernel to the distribution's own
+//! rdma-core, with the rxe provider.
+//!
+//! In: the libc calls by which rdma-core and programs reach `/sys/class/infiniband*` and `/dev/infiniband`. Out: the
+//! same calls on the daemon's device tree (`view`), requests on a hidden socket to the daemon (`client`), and
+//! doorbells in memory shared with it (`context`). All other calls go to where they would have gone, after one
+//! comparison.
+//!
+//! | module | part |
+//! | --- | --- |
+//! | `calls` | the interposed functions of libc |
+//! | `view` | which paths are ours and where they lead |
+//! | `table` | which fds are ours |
+//! | `open`, `context`, `command`, `client` | a device's way from `open` through `write` |
+//! | `provider` | polls that yield |
+//! | `fork`, `next`, `sys`, `say` | forks; the functions behind ours; system calls; words |
+//!
+//! Rules of the house: nothing here panics, allocates or calls an interposed function of its own; `errno` is what the
+//! original would have left.
+
+mod calls;
+mod client;
+mod command;
+mod context;
+mod fork;
+mod next;
+mod open;
+mod provider;
+mod say;
+mod sys;
+mod table;
+mod view;
+
+/// Run by the loader.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = start;
+
+extern "C" fn start() {
+    next::find_all();
+}

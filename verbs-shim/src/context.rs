@@ -1,0 +1,282 @@
+//! A context: one open of a device. Its memory is never given back, so a stale pointer to it is harmless; closed
+//! contexts are used again.
+//!
+//! The fast path rings a doorbell or arms a CQ in the shared context file, without a lock and without a system call
+//! unless the lcore sleeps. Everything else is a request on the hidden control socket (`command`).
+
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use roceline_abi::control::MAX_PAYLOAD;
+use roceline_abi::layout::{
+    ARM_NEXT, ARM_NONE, ARM_OFFSET, ARM_SOLICITED, CONTROL_BYTES, DB_BELLS, DB_SLEEPING,
+    DB_SUMMARY, DOORBELL_OFFSET, DOORBELL_STRIDE, MAX_CQS, MAX_LCORE_SLOTS, MAX_QPS, QP_SLOT_SHIFT,
+};
+
+use crate::sys::{self, Lock};
+use crate::table;
+
+/// One open of a device.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Context {
+    /// The start of the context file; null unless the context is live in this process.
+    map: AtomicPtr<u8>,
+    /// Lcore slots with doorbells.
+    slots: AtomicU32,
+    /// Eventfd that wakes the lcore.
+    wake: AtomicI32,
+    /// The control socket, -1 without one.
+    socket: AtomicI32,
+    /// N of `uverbsN`.
+    device: AtomicU32,
+    /// Device and inode of the context file: whether an fd is still what it was.
+    file_dev: AtomicU64,
+    file_ino: AtomicU64,
+    /// The next in the list of all contexts.
+    next: AtomicPtr<Context>,
+    /// Free to be used again; changed under the table's lock.
+    free: AtomicU32,
+    /// One request at a time. Holding it is what allows the use of `reply`.
+    pub(crate) lock: Lock,
+    pub(crate) reply: UnsafeCell<[u8; MAX_PAYLOAD]>,
+}
+
+// SAFETY: all fields are atomics but `reply`, which only the holder of `lock` uses.
+unsafe impl Sync for Context {}
+
+/// All contexts that were ever made, live or free.
+static ALL: AtomicPtr<Context> = AtomicPtr::new(std::ptr::null_mut());
+
+/// What a new context is made of.
+#[derive(Debug)]
+pub struct Parts {
+    /// The context file.
+    pub file: c_int,
+    /// The control socket.
+    pub socket: c_int,
+    /// The wake eventfd.
+    pub wake: c_int,
+    /// N of `uverbsN`.
+    pub device: u32,
+    /// Lcore slots with doorbells.
+    pub slots: u32,
+}
+
+impl Context {
+    /// Makes a context and enters its fds in the table; errno if that fails.
+    pub fn create(parts: &Parts) -> Result<(), c_int> {
+        let (dev, ino) = sys::identity(parts.file).ok_or(libc::EIO)?;
+        let map = sys::map(CONTROL_BYTES as usize, Some(parts.file)).ok_or(libc::ENOMEM)?;
+        let held = table::LOCK.hold();
+        let entered = Context::unused().ok_or(libc::ENOMEM).and_then(|c| {
+            c.slots
+                .store(parts.slots.min(MAX_LCORE_SLOTS as u32), Ordering::Relaxed);
+            c.wake.store(parts.wake, Ordering::Relaxed);
+            c.socket.store(parts.socket, Ordering::Relaxed);
+            c.device.store(parts.device, Ordering::Relaxed);
+            c.file_dev.store(dev, Ordering::Relaxed);
+            c.file_ino.store(ino, Ordering::Relaxed);
+            c.map.store(map, Ordering::Release);
+            let entered = table::enter(parts.file, c, table::Role::Command, 0)
+                && table::enter(parts.socket, c, table::Role::Hidden, 0)
+                && table::enter(parts.wake, c, table::Role::Hidden, 0);
+            if !entered {
+                table::remove_all(c);
+                c.map.store(std::ptr::null_mut(), Ordering::Release);
+                return Err(libc::EMFILE);
+            }
+            c.free.store(0, Ordering::Relaxed);
+            Ok(())
+        });
+        drop(held);
+        if entered.is_err() {
+            // SAFETY: our new mapping, which nobody knows yet.
+            unsafe { sys::unmap(map, CONTROL_BYTES as usize) };
+        }
+        entered
+    }
+
+    /// A free context, or a new one. The table's lock is held by the caller.
+    fn unused() -> Option<&'static Context> {
+        if let Some(free) = all().find(|c| c.free.load(Ordering::Relaxed) != 0) {
+            return Some(free);
+        }
+        // Pages of zeroes are a context without a map, and they are never unmapped.
+        let p = sys::map(size_of::<Context>(), None)?.cast::<Context>();
+        // SAFETY: a new mapping of the right size; page alignment is more than enough; zeroes are valid.
+        let new: &'static Context = unsafe { &*p };
+        new.free.store(1, Ordering::Relaxed);
+        new.socket.store(-1, Ordering::Relaxed);
+        new.wake.store(-1, Ordering::Relaxed);
+        new.next
+            .store(ALL.load(Ordering::Relaxed), Ordering::Relaxed);
+        ALL.store(p, Ordering::Release);
+        Some(new)
+    }
+
+    /// Ends it: its last `cmd_fd` was taken out of the table.
+    pub fn end(&self) {
+        let map = self.map.swap(std::ptr::null_mut(), Ordering::AcqRel);
+        // A thread that still waits for a reply gets the end of the connection instead.
+        let socket = self.socket.load(Ordering::Relaxed);
+        if socket >= 0 {
+            sys::shutdown(socket);
+        }
+        let request = self.lock.hold();
+        let socket = self.socket.swap(-1, Ordering::Relaxed);
+        let wake = self.wake.swap(-1, Ordering::Relaxed);
+        drop(request);
+        let held = table::LOCK.hold();
+        table::remove_all(self);
+        for fd in [socket, wake] {
+            if fd >= 0 {
+                sys::close(fd);
+            }
+        }
+        if !map.is_null() {
+            // SAFETY: the map was taken out above. A thread that rings at this moment uses a closed fd.
+            unsafe { sys::unmap(map, CONTROL_BYTES as usize) };
+        }
+        self.free.store(1, Ordering::Relaxed);
+        drop(held);
+    }
+
+    /// In the child of a fork: the daemon speaks with the parent only. What the child holds of the connection is
+    /// closed, or it would outlive the parent.
+    fn orphan(&self) {
+        self.map.store(std::ptr::null_mut(), Ordering::Relaxed);
+        for fd in [&self.socket, &self.wake] {
+            let fd = fd.swap(-1, Ordering::Relaxed);
+            if fd >= 0 {
+                sys::close(fd);
+                table::remove(fd);
+            }
+        }
+        self.lock.release();
+    }
+
+    /// N of `uverbsN`.
+    pub fn device(&self) -> u32 {
+        self.device.load(Ordering::Relaxed)
+    }
+
+    /// The control socket, while the daemon answers. The lock is held by the caller.
+    pub fn socket(&self) -> Option<c_int> {
+        let fd = self.socket.load(Ordering::Relaxed);
+        (fd >= 0 && !self.map.load(Ordering::Relaxed).is_null()).then_some(fd)
+    }
+
+    /// Whether `fd` is the context file, or something else that got its number behind our back.
+    pub fn is_file(&self, fd: c_int) -> bool {
+        let ours = (
+            self.file_dev.load(Ordering::Relaxed),
+            self.file_ino.load(Ordering::Relaxed),
+        );
+        sys::identity(fd) == Some(ours)
+    }
+
+    /// The daemon is gone: nothing that is posted from now on would be seen.
+    pub fn lose(&self) {
+        // The mapping stays, as another thread may be ringing.
+        self.map.store(std::ptr::null_mut(), Ordering::Release);
+    }
+
+    /// Gives a hidden fd another number because the program wants its own. The table's lock is held by the caller.
+    pub fn move_hidden(&'static self, fd: c_int) {
+        for place in [&self.socket, &self.wake] {
+            if place.load(Ordering::Relaxed) == fd {
+                let moved = crate::open::hide(fd);
+                place.store(moved, Ordering::Relaxed);
+                table::enter(moved, self, table::Role::Hidden, 0);
+            }
+        }
+    }
+
+    /// Rings the doorbell of a QP.
+    #[inline]
+    pub fn ring(&self, handle: u32) -> Result<(), c_int> {
+        let (slot, index) = (handle >> QP_SLOT_SHIFT, handle & ((1 << QP_SLOT_SHIFT) - 1));
+        let map = self.map.load(Ordering::Acquire);
+        if map.is_null() {
+            return Err(libc::EIO);
+        }
+        if slot >= self.slots.load(Ordering::Relaxed) || index as usize >= MAX_QPS {
+            return Err(libc::EINVAL);
+        }
+        let area = DOORBELL_OFFSET + u64::from(slot) * DOORBELL_STRIDE;
+        let word = u64::from(index / 64);
+        // SAFETY: slot and index are in bounds, so all three words are inside the first CONTROL_BYTES, aligned; the
+        // daemon accesses them atomically.
+        let (bell, summary, sleeping) = unsafe {
+            let area = map.add(area as usize);
+            (
+                &*area.add((DB_BELLS + 8 * word) as usize).cast::<AtomicU64>(),
+                &*area
+                    .add((DB_SUMMARY + 8 * (word / 64)) as usize)
+                    .cast::<AtomicU64>(),
+                &*area.add(DB_SLEEPING as usize).cast::<AtomicU32>(),
+            )
+        };
+        // This orders the producer index before it and the two loads after it, as a fence would.
+        bell.fetch_or(1 << (index % 64), Ordering::SeqCst);
+        let bit = 1 << (word % 64);
+        if summary.load(Ordering::SeqCst) & bit == 0 {
+            summary.fetch_or(bit, Ordering::SeqCst);
+        }
+        if sleeping.load(Ordering::SeqCst) != 0 {
+            self.wake_lcore();
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn wake_lcore(&self) {
+        let errno = sys::errno();
+        // A full counter wakes as well, so the result does not matter.
+        sys::write_bytes(self.wake.load(Ordering::Relaxed), &1u64.to_ne_bytes());
+        sys::set_errno(errno);
+    }
+
+    /// Asks for an event on the next completion, or on the next solicited one.
+    #[inline]
+    pub fn arm(&self, cq: u32, solicited: bool) -> Result<(), c_int> {
+        let map = self.map.load(Ordering::Acquire);
+        if map.is_null() {
+            return Err(libc::EIO);
+        }
+        if cq as usize >= MAX_CQS {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: in bounds, aligned, and accessed atomically by the daemon.
+        let word = unsafe {
+            &*map
+                .add((ARM_OFFSET + 4 * u64::from(cq)) as usize)
+                .cast::<AtomicU32>()
+        };
+        if solicited {
+            // A request for any completion is not weakened (IBTA 11.4.2.2).
+            let (seq, no) = (Ordering::SeqCst, Ordering::SeqCst);
+            let _ = word.compare_exchange(ARM_NONE, ARM_SOLICITED, seq, no);
+        } else {
+            word.store(ARM_NEXT, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+}
+
+fn all() -> impl Iterator<Item = &'static Context> {
+    let at = |p: *mut Context| {
+        // SAFETY: contexts are never freed.
+        unsafe { p.as_ref() }
+    };
+    std::iter::successors(at(ALL.load(Ordering::Acquire)), move |c| {
+        at(c.next.load(Ordering::Relaxed))
+    })
+}
+
+/// In the child of a fork: see [`Context::orphan`].
+pub fn orphan_all() {
+    all().for_each(Context::orphan);
+}

@@ -1,0 +1,390 @@
+//! System calls made directly, past every interposed function, ours included; and the lock that the slow paths
+//! share. Nothing here allocates.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use libc::{iovec, mode_t, msghdr, off_t, size_t, ssize_t};
+
+/// `syscall` with every argument widened to a register, as its variadic form demands.
+macro_rules! syscall {
+    ($number:ident $(, $arg:expr)*) => {
+        libc::syscall(libc::$number $(, $arg as usize)*)
+    };
+}
+
+/// Sets `errno`.
+pub fn set_errno(value: c_int) {
+    // SAFETY: glibc returns a valid pointer to this thread's errno.
+    unsafe { *libc::__errno_location() = value }
+}
+
+/// Reads `errno`.
+pub fn errno() -> c_int {
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() }
+}
+
+/// What a failed call returns in C: -1 or a null pointer.
+pub trait Fail {
+    /// That value.
+    const FAIL: Self;
+}
+
+impl Fail for c_int {
+    const FAIL: c_int = -1;
+}
+
+impl Fail for ssize_t {
+    const FAIL: ssize_t = -1;
+}
+
+impl<T> Fail for *mut T {
+    const FAIL: *mut T = std::ptr::null_mut();
+}
+
+/// Sets `errno` and gives what the caller returns then.
+pub fn fail<R: Fail>(errno: c_int) -> R {
+    set_errno(errno);
+    R::FAIL
+}
+
+/// openat(2).
+///
+/// # Safety
+/// As for the system call: `path` is a C string or a bad address that the kernel refuses.
+pub unsafe fn openat(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+    // SAFETY: the kernel checks the address.
+    unsafe { syscall!(SYS_openat, dir, path, flags, mode) as c_int }
+}
+
+/// Opens an absolute path without following the shim's own redirections.
+pub fn open(path: &CStr, flags: c_int) -> c_int {
+    // SAFETY: `path` is a C string.
+    unsafe { openat(libc::AT_FDCWD, path.as_ptr(), flags | libc::O_CLOEXEC, 0) }
+}
+
+/// close(2).
+pub fn close(fd: c_int) -> c_int {
+    // SAFETY: only integers.
+    unsafe { syscall!(SYS_close, fd) as c_int }
+}
+
+/// read(2) into a slice.
+pub fn read(fd: c_int, into: &mut [u8]) -> ssize_t {
+    // SAFETY: the kernel writes at most the slice.
+    unsafe { syscall!(SYS_read, fd, into.as_mut_ptr(), into.len()) as ssize_t }
+}
+
+/// write(2) of a slice.
+pub fn write_bytes(fd: c_int, bytes: &[u8]) -> ssize_t {
+    // SAFETY: the slice is readable.
+    unsafe { write(fd, bytes.as_ptr().cast(), bytes.len()) }
+}
+
+/// write(2).
+///
+/// # Safety
+/// As for the system call.
+pub unsafe fn write(fd: c_int, bytes: *const c_void, len: size_t) -> ssize_t {
+    // SAFETY: the kernel checks the address.
+    unsafe { syscall!(SYS_write, fd, bytes, len) as ssize_t }
+}
+
+/// newfstatat(2).
+///
+/// # Safety
+/// As for the system call.
+pub unsafe fn fstatat(
+    dir: c_int,
+    path: *const c_char,
+    into: *mut libc::stat,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: the kernel checks the addresses; struct stat is the kernel's on 64-bit targets.
+    unsafe { syscall!(SYS_newfstatat, dir, path, into, flags) as c_int }
+}
+
+/// Device and inode of an open file.
+pub fn identity(fd: c_int) -> Option<(u64, u64)> {
+    // SAFETY: zeroes are a valid struct stat.
+    let mut st: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: `st` is writable and the path a C string.
+    let r = unsafe { fstatat(fd, c"".as_ptr(), &mut st, libc::AT_EMPTY_PATH) };
+    (r == 0).then_some((st.st_dev, st.st_ino))
+}
+
+/// faccessat(2): with the real ids.
+///
+/// # Safety
+/// As for the system call.
+pub unsafe fn faccessat(dir: c_int, path: *const c_char, mode: c_int) -> c_int {
+    // SAFETY: the kernel checks the address.
+    unsafe { syscall!(SYS_faccessat, dir, path, mode) as c_int }
+}
+
+/// readlinkat(2).
+///
+/// # Safety
+/// As for the system call.
+pub unsafe fn readlinkat(
+    dir: c_int,
+    path: *const c_char,
+    into: *mut c_char,
+    len: size_t,
+) -> ssize_t {
+    // SAFETY: the kernel checks the addresses.
+    unsafe { syscall!(SYS_readlinkat, dir, path, into, len) as ssize_t }
+}
+
+/// statx(2).
+///
+/// # Safety
+/// As for the system call.
+pub unsafe fn statx(
+    dir: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mask: u32,
+    into: *mut libc::statx,
+) -> c_int {
+    // SAFETY: the kernel checks the addresses.
+    unsafe { syscall!(SYS_statx, dir, path, flags, mask, into) as c_int }
+}
+
+/// fcntl(2) with an integer or pointer argument.
+///
+/// # Safety
+/// As for the system call.
+pub unsafe fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    // SAFETY: the kernel checks an address.
+    unsafe { syscall!(SYS_fcntl, fd, command, argument) as c_int }
+}
+
+/// Duplicates `fd` at `floor` or above, close-on-exec.
+pub fn dup_above(fd: c_int, floor: c_int) -> c_int {
+    // SAFETY: this command takes an integer.
+    unsafe { fcntl(fd, libc::F_DUPFD_CLOEXEC, floor as usize) }
+}
+
+/// Clears the close-on-exec flag.
+pub fn keep_on_exec(fd: c_int) {
+    // SAFETY: this command takes an integer.
+    unsafe { fcntl(fd, libc::F_SETFD, 0) };
+}
+
+/// dup(2).
+pub fn dup(fd: c_int) -> c_int {
+    // SAFETY: only integers.
+    unsafe { syscall!(SYS_dup, fd) as c_int }
+}
+
+/// dup3(2).
+pub fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
+    // SAFETY: only integers.
+    unsafe { syscall!(SYS_dup3, from, to, flags) as c_int }
+}
+
+/// close_range(2).
+pub fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
+    // SAFETY: only integers.
+    unsafe { syscall!(SYS_close_range, first, last, flags) as c_int }
+}
+
+/// socket(2).
+pub fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    // SAFETY: only integers.
+    unsafe { syscall!(SYS_socket, domain, kind, protocol) as c_int }
+}
+
+/// connect(2) to a Unix socket.
+pub fn connect(fd: c_int, address: &libc::sockaddr_un) -> c_int {
+    let len = size_of::<libc::sockaddr_un>();
+    // SAFETY: the address is as long as said.
+    unsafe { syscall!(SYS_connect, fd, std::ptr::from_ref(address), len) as c_int }
+}
+
+/// shutdown(2) of both directions: a thread that waits for a reply returns.
+pub fn shutdown(fd: c_int) {
+    // SAFETY: only integers.
+    unsafe { syscall!(SYS_shutdown, fd, libc::SHUT_RDWR) };
+}
+
+/// sendmsg(2), repeated when interrupted.
+///
+/// # Safety
+/// `message` points to readable memory.
+pub unsafe fn sendmsg(fd: c_int, message: &msghdr) -> ssize_t {
+    loop {
+        // SAFETY: by the caller's promise.
+        let n = unsafe {
+            syscall!(
+                SYS_sendmsg,
+                fd,
+                std::ptr::from_ref(message),
+                libc::MSG_NOSIGNAL
+            ) as ssize_t
+        };
+        if n >= 0 || errno() != libc::EINTR {
+            return n;
+        }
+    }
+}
+
+/// recvmsg(2), repeated when interrupted; passed fds are close-on-exec.
+///
+/// # Safety
+/// `message` points to writable memory.
+pub unsafe fn recvmsg(fd: c_int, message: &mut msghdr) -> ssize_t {
+    loop {
+        // SAFETY: by the caller's promise.
+        let n = unsafe {
+            syscall!(
+                SYS_recvmsg,
+                fd,
+                std::ptr::from_mut(message),
+                libc::MSG_CMSG_CLOEXEC
+            ) as ssize_t
+        };
+        if n >= 0 || errno() != libc::EINTR {
+            return n;
+        }
+    }
+}
+
+/// Maps new private memory, or the start of `file` shared.
+pub fn map(len: usize, file: Option<c_int>) -> Option<*mut u8> {
+    let (flags, fd) = match file {
+        None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
+        Some(fd) => (libc::MAP_SHARED, fd),
+    };
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let offset: off_t = 0;
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let p = unsafe { syscall!(SYS_mmap, 0, len, protection, flags, fd, offset) };
+    (p != -1).then_some(p as usize as *mut u8)
+}
+
+/// Unmaps.
+///
+/// # Safety
+/// Nobody uses the range any more.
+pub unsafe fn unmap(base: *mut u8, len: usize) {
+    // SAFETY: by the caller's promise.
+    unsafe { syscall!(SYS_munmap, base, len) };
+}
+
+/// getpid(2).
+pub fn getpid() -> u32 {
+    // SAFETY: no argument.
+    unsafe { syscall!(SYS_getpid) as u32 }
+}
+
+/// The soft limit of open files.
+pub fn file_limit() -> u64 {
+    let mut limit = libc::rlimit {
+        rlim_cur: 1024,
+        rlim_max: 1024,
+    };
+    // SAFETY: `limit` is writable.
+    unsafe { syscall!(SYS_prlimit64, 0, libc::RLIMIT_NOFILE, 0, &raw mut limit) };
+    limit.rlim_cur
+}
+
+/// A random number that is not 0.
+pub fn random() -> u64 {
+    let mut bytes = [0u8; 8];
+    // SAFETY: the kernel writes at most the array.
+    unsafe { syscall!(SYS_getrandom, bytes.as_mut_ptr(), bytes.len(), 0) };
+    u64::from_ne_bytes(bytes).max(1)
+}
+
+/// Gives the CPU to another runnable thread.
+#[inline]
+pub fn yield_now() {
+    // SAFETY: no argument.
+    unsafe { syscall!(SYS_sched_yield) };
+}
+
+/// CPUs that this process may run on.
+pub fn allowed_cpus() -> usize {
+    let mut mask = [0u64; 128];
+    // SAFETY: the kernel writes at most the array.
+    let bytes = unsafe {
+        syscall!(
+            SYS_sched_getaffinity,
+            0,
+            size_of_val(&mask),
+            mask.as_mut_ptr()
+        )
+    };
+    if bytes <= 0 {
+        return usize::MAX;
+    }
+    mask.iter().map(|w| w.count_ones() as usize).sum()
+}
+
+/// An `iovec` of a slice.
+pub fn iov(bytes: &[u8]) -> iovec {
+    iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    }
+}
+
+/// A futex lock without poisoning that the child of a fork can reset.
+#[derive(Debug)]
+pub struct Lock(AtomicU32);
+
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+const HELD_WITH_WAITERS: u32 = 2;
+
+impl Lock {
+    /// A free lock.
+    pub const fn new() -> Lock {
+        Lock(AtomicU32::new(FREE))
+    }
+
+    /// Waits for the lock and holds it until the guard goes.
+    pub fn hold(&self) -> Held<'_> {
+        self.acquire();
+        Held(self)
+    }
+
+    /// Waits for the lock.
+    pub fn acquire(&self) {
+        if self
+            .0
+            .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+        {
+            return;
+        }
+        // As there may be other waiters, the lock is taken in the state that says so.
+        while self.0.swap(HELD_WITH_WAITERS, Ordering::Acquire) != FREE {
+            let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+            // SAFETY: the word outlives the call.
+            unsafe { syscall!(SYS_futex, self.0.as_ptr(), op, HELD_WITH_WAITERS, 0) };
+        }
+    }
+
+    /// Frees the lock, whoever holds it.
+    pub fn release(&self) {
+        if self.0.swap(FREE, Ordering::Release) == HELD_WITH_WAITERS {
+            let op = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+            // SAFETY: the word outlives the call.
+            unsafe { syscall!(SYS_futex, self.0.as_ptr(), op, 1) };
+        }
+    }
+}
+
+/// A held [`Lock`].
+#[derive(Debug)]
+pub struct Held<'a>(&'a Lock);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.release();
+    }
+}
