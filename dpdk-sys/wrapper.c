@@ -107,7 +107,7 @@ static int setup(uint16_t port, const struct rl_port_conf *conf, struct rte_memp
 	if (ret != 0)
 		return ret;
 	*stage = RL_PORT_START;
-	return rte_eth_dev_start(port);
+	return conf->start ? rte_eth_dev_start(port) : 0;
 }
 
 int rl_port_setup(uint16_t port, const struct rl_port_conf *conf, struct rte_mempool *pool,

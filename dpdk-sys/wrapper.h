@@ -44,6 +44,7 @@ struct rl_port_conf {
 	uint16_t rx_desc;
 	uint16_t tx_desc;
 	uint8_t rx_interrupt;
+	uint8_t start; /* 0: leave it stopped */
 };
 
 /* Why rl_port_setup failed. */

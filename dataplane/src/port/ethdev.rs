@@ -5,11 +5,14 @@
 //! dropped), frames for a link that is down do not wait for ever, a net_memif client finds its server again.
 
 use std::ffi::{CStr, CString, c_char};
+use std::fs;
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::ptr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use dpdk_sys as sys;
 
@@ -18,6 +21,9 @@ use super::{Burst, Counters, Driver, Eal, Mempool, PortError, RX_BURST};
 
 /// Ethernet header and FCS-less VLAN tag: what a frame adds to the MTU.
 const FRAME_OVERHEAD: u32 = 18;
+
+/// How long a net_memif client's hand-shake may take.
+const RECONNECT_AFTER: Duration = Duration::from_secs(1);
 
 /// Which device, and how to run it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,6 +80,8 @@ pub struct Ethdev {
     max_frame: usize,
     memif: Option<MemifRole>,
     started: bool,
+    /// When a net_memif client last tried to connect.
+    tried: Option<Instant>,
     /// As `maintain` last saw it.
     up: bool,
     has_interrupt: bool,
@@ -173,6 +181,7 @@ impl Ethdev {
             },
             memif,
             started: false,
+            tried: None,
             up: false,
             has_interrupt: false,
             count: Count::default(),
@@ -205,7 +214,11 @@ impl Ethdev {
         }
         self.check_mtu(config.mtu, &info, pool)?;
 
+        // The driver refuses to start a client without a server; `maintain` will.
+        let awaits_server =
+            self.memif == Some(MemifRole::Client) && !memif_server_listens(&self.device);
         let conf = sys::rl_port_conf {
+            start: (!awaits_server).into(),
             mtu: config.mtu,
             rx_desc: config.rx_descriptors,
             tx_desc: config.tx_descriptors,
@@ -216,11 +229,11 @@ impl Ethdev {
         let ret = unsafe {
             sys::rl_port_setup(self.port, &raw const conf, pool.as_ptr(), &raw mut stage)
         };
-        self.started = ret == 0;
-        let awaits_server = self.memif == Some(MemifRole::Client) && stage == sys::RL_PORT_START;
-        if ret != 0 && !awaits_server {
+        if ret != 0 {
             return Err(self.setup_error(stage, ret));
         }
+        self.started = !awaits_server;
+        self.tried = Some(Instant::now());
         if config.promiscuous {
             // SAFETY: a configured port.
             let ret = unsafe { sys::rte_eth_promiscuous_enable(self.port) };
@@ -366,6 +379,19 @@ impl Ethdev {
                 Some(tx) => tx(*ops.txq.data, mbufs, count),
                 None => 0,
             }
+        }
+    }
+
+    /// Starts a net_memif client again whose server went and came back, or was not there at first.
+    #[cold]
+    fn reconnect(&mut self) {
+        // The hand-shake runs on EAL's interrupt thread; a restart would break it off.
+        let waited = self.tried.is_none_or(|at| at.elapsed() >= RECONNECT_AFTER);
+        if (waited || !self.started) && memif_server_listens(&self.device) {
+            self.tried = Some(Instant::now());
+            // SAFETY: a configured port that this thread alone polls.
+            self.started = unsafe { sys::rl_port_restart(self.port) } == 0;
+            self.count.reconnects += u64::from(self.started);
         }
     }
 
@@ -535,10 +561,8 @@ impl Driver for Ethdev {
 
     fn maintain(&mut self) {
         self.up = self.link().up;
-        if self.memif == Some(MemifRole::Client) && !self.up && memif_server_listens(&self.device) {
-            // SAFETY: a configured port that this thread alone polls.
-            self.started = unsafe { sys::rl_port_restart(self.port) } == 0;
-            self.count.reconnects += u64::from(self.started);
+        if self.memif == Some(MemifRole::Client) && !self.up {
+            self.reconnect();
         }
     }
 
@@ -604,15 +628,89 @@ fn memif_socket_file(device: &str) -> Option<&Path> {
         .flatten()
 }
 
-/// A server that was killed leaves its socket file, on which the driver cannot listen again. A file that nobody
-/// listens on is removed.
-fn remove_stale_socket(device: &str) {
-    let _ = device;
+/// What is behind the name of a net_memif socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Listener {
+    /// Nothing.
+    None,
+    /// A file whose server is gone.
+    Stale,
+    /// A server.
+    Live,
 }
 
-/// Whether it is worth while for a client to connect: a restart that fails makes the driver log an error, ten
-/// times a second.
+impl Listener {
+    /// Looks without connecting: memif sockets are SOCK_SEQPACKET, so that a stream socket is refused with
+    /// EPROTOTYPE by a live one (unix(7)) and with ECONNREFUSED by a dead one.
+    fn at(path: &Path) -> Listener {
+        match UnixStream::connect(path).map_err(|e| e.raw_os_error()) {
+            Ok(_) | Err(Some(libc::EPROTOTYPE)) => Listener::Live,
+            Err(Some(libc::ECONNREFUSED)) => Listener::Stale,
+            Err(_) => Listener::None,
+        }
+    }
+}
+
+/// A server that was killed leaves its socket file, on which the driver cannot listen again. One that nobody
+/// listens on is removed.
+fn remove_stale_socket(device: &str) {
+    if let Some(path) = memif_socket_file(device) {
+        if Listener::at(path) == Listener::Stale && fs::remove_file(path).is_ok() {
+            tracing::debug!(socket = %path.display(), "removed a memif socket that nobody listens on");
+        }
+    }
+}
+
+/// Whether a client has somebody to connect to. Starting without makes the driver log an error each time.
 fn memif_server_listens(device: &str) -> bool {
-    let _ = device;
-    true
+    if let Some(path) = memif_socket_file(device) {
+        return Listener::at(path) == Listener::Live;
+    }
+    // An abstract name is in this list of the network namespace's sockets, with `@` for its first byte.
+    let name = argument(device, "socket").unwrap_or("/run/memif.sock");
+    fs::read_to_string("/proc/net/unix").map_or(true, |sockets| {
+        sockets.lines().any(|line| {
+            line.rsplit_once(' ')
+                .is_some_and(|(_, at)| at.strip_prefix('@') == Some(name))
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn devargs_are_read_by_key() {
+        let device = "net_memif0,role=server,socket=/run/x,socket-abstract=no";
+        assert_eq!(memif_role(device), Some(MemifRole::Server));
+        assert_eq!(memif_socket_file(device), Some(Path::new("/run/x")));
+        assert_eq!(memif_role("net_memif1,id=3"), Some(MemifRole::Client));
+        assert_eq!(
+            memif_socket_file("net_memif1,socket=/run/x"),
+            None,
+            "abstract by default"
+        );
+        assert_eq!(memif_role("net_null0"), None);
+    }
+
+    #[test]
+    fn only_dead_sockets_are_removed() {
+        let path = std::env::temp_dir().join(format!("roceline-stale-{}", std::process::id()));
+        let device = format!(
+            "net_memif0,role=server,socket-abstract=no,socket={}",
+            path.display()
+        );
+        assert_eq!(Listener::at(&path), Listener::None);
+        let listener = UnixListener::bind(&path).unwrap();
+        assert_eq!(Listener::at(&path), Listener::Live);
+        remove_stale_socket(&device);
+        assert!(path.exists());
+        drop(listener);
+        assert_eq!(Listener::at(&path), Listener::Stale);
+        remove_stale_socket(&device);
+        assert!(!path.exists());
+    }
 }
