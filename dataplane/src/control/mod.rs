@@ -1,1 +1,97 @@
-//! Being built.
+//! How programs and the command line reach the daemon: the kernel's uverbs layer, played on a Unix socket.
+//!
+//! **In** flow packets of the hidden control socket (`roceline_abi::control`): a program opens a device, its
+//! rdma-core writes uverbs commands, the command line asks questions. **Out** flow messages to the lcore that
+//! owns the context ([`crate::lcore::message`]), and, from its replies, what the kernel would have answered.
+//! Each connection is one thread; it owns the program's context on this side ([`context`]) and never touches a
+//! live object. What a program sends is hostile: it is copied, length-checked and range-checked before use.
+//!
+//! ```text
+//! server ── accept ──> session (one thread per connection)
+//!                        ├─ OpenDevice ─> context: file, pipes, program memory
+//!                        ├─ Uverbs ─────> uverbs: decode ─> Command ─> lcore ─> Reply ─> encode
+//!                        └─ Query ──────> query: NicInfo and Snapshot as JSON
+//! ```
+
+pub mod client;
+mod context;
+mod error;
+pub mod limits;
+mod program_memory;
+pub mod query;
+mod queue_memory;
+mod seqpacket;
+mod server;
+mod session;
+pub mod tree;
+mod uverbs;
+
+#[cfg(test)]
+mod session_tests;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+pub use client::{Client, ClientError};
+pub use error::{CommandError, ControlError};
+pub use limits::DeviceLimits;
+pub use server::{Listener, Server};
+
+use crate::lcore::message::Request;
+use crate::nic::{Neighbours, NicInfo};
+
+/// What the control socket needs to know. Fixed while the daemon runs.
+#[derive(Clone, Debug)]
+pub struct ControlConfig {
+    /// Where to listen.
+    pub socket: PathBuf,
+    /// Permission bits of the socket file: who may connect at all. 0o666 by default.
+    pub socket_mode: u32,
+    /// The NICs, by index.
+    pub nics: Arc<[NicInfo]>,
+    /// Who is where.
+    pub neighbours: Arc<Neighbours>,
+    /// What is reported to programs and checked on their commands.
+    pub limits: DeviceLimits,
+    /// Users who may open devices, besides root and the daemon's own user; `None`: everybody.
+    pub allowed_users: Option<Vec<u32>>,
+}
+
+impl ControlConfig {
+    /// A config with the default limits, open to everybody who can reach the socket.
+    pub fn new(
+        socket: PathBuf,
+        nics: Arc<[NicInfo]>,
+        neighbours: Arc<Neighbours>,
+    ) -> ControlConfig {
+        ControlConfig {
+            socket,
+            socket_mode: 0o666,
+            nics,
+            neighbours,
+            limits: DeviceLimits::default(),
+            allowed_users: None,
+        }
+    }
+}
+
+/// The way to the lcores. A request goes to the one that owns the NIC, which is woken if it sleeps.
+pub trait LcorePort: Send + Sync {
+    /// Queues `request` for the owner of NIC `nic`.
+    fn send(&self, nic: u32, request: Request) -> Result<(), SendError>;
+
+    /// The lcore that owns NIC `nic`: [`crate::lcore::message::Command::Snapshot`] is sent once to each.
+    fn owner(&self, _nic: u32) -> u32 {
+        0
+    }
+
+    /// Lcore slots whose doorbell areas are in use.
+    fn slots(&self) -> u32 {
+        1
+    }
+}
+
+/// The lcore's queue of requests is full, or the lcore has stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the lcore takes no requests: its queue is full or it has stopped")]
+pub struct SendError;

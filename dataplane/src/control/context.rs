@@ -1,0 +1,358 @@
+//! One open of a device by one program, as its control thread sees it: the shared file and who has which part of
+//! it, the handles that exist, and the way to the owner. The live objects are the lcore's.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::Arc;
+
+use roceline_abi::control::{NAME_BYTES, OpenDevice, OpenReply};
+use roceline_abi::layout::FILE_BYTES;
+
+use super::error::CommandError;
+use super::limits::DeviceLimits;
+use super::program_memory::ProgramMemory;
+use super::queue_memory::{Queue, QueueMemory};
+use super::seqpacket::Peer;
+use super::server::Shared;
+use crate::lcore::message::{Command, ContextId, EventPipe, NewContext, Reply};
+use crate::memory::ContextFile;
+use crate::nic::NicInfo;
+
+/// The queues of a QP.
+#[derive(Debug)]
+pub struct QpQueues {
+    /// Send queue.
+    pub sq: Queue,
+    /// Receive queue.
+    pub rq: Queue,
+}
+
+/// An open device.
+pub struct Context {
+    shared: Arc<Shared>,
+    id: ContextId,
+    nic: usize,
+    /// The shared file.
+    pub file: Arc<ContextFile>,
+    /// Who has which part of it.
+    pub queues: QueueMemory,
+    /// The program's address space.
+    pub program: ProgramMemory,
+    /// The program's end of the event pipe, until GET_CONTEXT fetches it.
+    async_fd: Option<OwnedFd>,
+    /// Protection domains.
+    pub pds: HashSet<u32>,
+    /// Memory regions.
+    pub mrs: HashSet<u32>,
+    /// Completion channels.
+    pub channels: HashSet<u32>,
+    /// Completion queues.
+    pub cqs: HashMap<u32, Queue>,
+    /// Queue pairs.
+    pub qps: HashMap<u32, QpQueues>,
+}
+
+/// A new context with what its program gets.
+pub struct Opened {
+    /// The context.
+    pub context: Context,
+    /// Payload of the reply.
+    pub reply: OpenReply,
+    /// The eventfd that wakes the lcore.
+    pub wake: OwnedFd,
+}
+
+impl Context {
+    /// Opens a device for `peer`; `mem` is the program's `/proc/self/mem`.
+    pub fn open(
+        shared: &Arc<Shared>,
+        peer: Peer,
+        request: &OpenDevice,
+        mem: OwnedFd,
+    ) -> Result<Opened, CommandError> {
+        let name = device_name(&request.device);
+        let nics = &shared.config.nics;
+        let Some(nic) = nics.iter().position(|nic| nic.name == name) else {
+            return Err(CommandError::Device(name));
+        };
+        if !shared.may_open(peer.uid) {
+            return Err(CommandError::Denied {
+                uid: peer.uid,
+                device: name,
+            });
+        }
+        let program = ProgramMemory::adopt(mem, peer.pid)?;
+        let system = |what| move |source| CommandError::System { what, source };
+        let file = Arc::new(ContextFile::create().map_err(system("making the context file"))?);
+        let wake = eventfd().map_err(system("making the wake eventfd"))?;
+        let (async_events, async_fd) = event_pipe().map_err(system("making the event pipe"))?;
+        let context = Context {
+            shared: shared.clone(),
+            id: shared.next_context(),
+            nic,
+            file: file.clone(),
+            queues: QueueMemory::new(shared.config.limits.max_queue_bytes),
+            program,
+            async_fd: Some(async_fd),
+            pds: HashSet::new(),
+            mrs: HashSet::new(),
+            channels: HashSet::new(),
+            cqs: HashMap::new(),
+            qps: HashMap::new(),
+        };
+        let new = NewContext {
+            nic: nic as u32,
+            file,
+            mem: context
+                .program
+                .duplicate()
+                .map_err(system("duplicating a descriptor"))?,
+            wake: wake
+                .try_clone()
+                .map_err(system("duplicating a descriptor"))?,
+            async_events,
+            program: request.program,
+            pid: if peer.pid > 0 {
+                peer.pid as u32
+            } else {
+                request.pid
+            },
+        };
+        context.done(Command::Open(Box::new(new)))?;
+        let reply = OpenReply {
+            file_bytes: FILE_BYTES,
+            device_index: context.nic().index,
+            lcore_slots: shared.lcores.slots(),
+        };
+        Ok(Opened {
+            context,
+            reply,
+            wake,
+        })
+    }
+
+    /// The NIC.
+    pub fn nic(&self) -> &NicInfo {
+        &self.shared.config.nics[self.nic]
+    }
+
+    /// What is allowed.
+    pub fn limits(&self) -> &DeviceLimits {
+        &self.shared.config.limits
+    }
+
+    /// The MAC to which this NIC sends for `gid`.
+    pub fn neighbour(&self, gid: roceline_engine::wire::Gid) -> Option<[u8; 6]> {
+        let nic = self.nic();
+        // A NIC reaches itself, with or without an entry.
+        if nic.gids.iter().any(|entry| entry.gid == gid) {
+            return Some(nic.mac);
+        }
+        self.shared.config.neighbours.resolve(self.nic as u32, gid)
+    }
+
+    /// The program's end of the event pipe; from then on the context answers.
+    pub fn take_async_fd(&mut self) -> Result<OwnedFd, CommandError> {
+        self.async_fd.take().ok_or(CommandError::SecondContext)
+    }
+
+    /// Every command but GET_CONTEXT needs it to have come first.
+    pub fn ready(&self) -> Result<(), CommandError> {
+        if self.async_fd.is_some() {
+            Err(CommandError::NoContext)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Asks the owner, and waits.
+    pub fn call(&self, command: Command) -> Result<Reply, CommandError> {
+        self.shared.ask(self.nic as u32, self.id, command)
+    }
+
+    /// Asks for something that only can be done.
+    pub fn done(&self, command: Command) -> Result<(), CommandError> {
+        match self.call(command)? {
+            Reply::Done => Ok(()),
+            other => Err(self.unexpected("a command", &other)),
+        }
+    }
+
+    /// Asks for a new object.
+    pub fn handle(&self, command: Command) -> Result<u32, CommandError> {
+        match self.call(command)? {
+            Reply::Handle(handle) => Ok(handle),
+            other => Err(self.unexpected("a command", &other)),
+        }
+    }
+
+    /// The error for a reply that does not fit its command.
+    pub fn unexpected(&self, command: &'static str, reply: &Reply) -> CommandError {
+        CommandError::BadAnswer(command, format!("{reply:?}"))
+    }
+
+    /// A protection domain of this context.
+    pub fn pd(&self, handle: u32) -> Result<u32, CommandError> {
+        known(self.pds.contains(&handle), "protection domain", handle)
+    }
+
+    /// A completion queue of this context.
+    pub fn cq(&self, handle: u32) -> Result<u32, CommandError> {
+        known(self.cqs.contains_key(&handle), "completion queue", handle)
+    }
+
+    /// A queue pair of this context.
+    pub fn qp(&self, handle: u32) -> Result<u32, CommandError> {
+        known(self.qps.contains_key(&handle), "queue pair", handle)
+    }
+
+    /// Refuses one more of something of which there are `count`.
+    pub fn check_quota(
+        &self,
+        what: &'static str,
+        count: usize,
+        limit: u32,
+    ) -> Result<(), CommandError> {
+        if count >= limit as usize {
+            return Err(CommandError::Quota {
+                what,
+                limit: limit.into(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Gives back queues whose object was not created, unless the owner may have created it all the same.
+    pub fn free_after<const N: usize>(&mut self, error: &CommandError, queues: [Queue; N]) {
+        if matches!(
+            error,
+            CommandError::NoAnswer(..) | CommandError::BadAnswer(..)
+        ) {
+            return;
+        }
+        for queue in queues {
+            self.queues.free(&self.file, queue);
+        }
+    }
+
+    /// Ends the context: all it had is freed when this returns.
+    pub fn close(self) {
+        tracing::debug!(
+            device = self.nic().name,
+            context = self.id.0,
+            qps = self.qps.len(),
+            cqs = self.cqs.len(),
+            mrs = self.mrs.len(),
+            "context ends"
+        );
+        if let Err(error) = self.done(Command::Close) {
+            tracing::warn!(context = self.id.0, %error, "context could not be closed");
+        }
+    }
+}
+
+fn known(known: bool, kind: &'static str, handle: u32) -> Result<u32, CommandError> {
+    if known {
+        Ok(handle)
+    } else {
+        Err(CommandError::Handle { kind, handle })
+    }
+}
+
+fn device_name(bytes: &[u8; NAME_BYTES]) -> String {
+    let end = bytes.iter().position(|b| *b == 0).unwrap_or(NAME_BYTES);
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
+fn eventfd() -> io::Result<OwnedFd> {
+    // SAFETY: a plain system call.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new and ours.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A pipe for events, and the program's end of it.
+///
+/// O_NONBLOCK belongs to an open file description, and a passed descriptor shares its description with the
+/// program. So each side has its own: the program's read end (which blocks, as the kernel's would, until the
+/// program says otherwise), the daemon's write end, and the daemon's read end, which is opened anew through
+/// `/proc/self/fd`. Whatever the program does to its description, the daemon's calls never block.
+pub fn event_pipe() -> io::Result<(EventPipe, OwnedFd)> {
+    let mut fds = [0; 2];
+    // SAFETY: writes two descriptors into the array.
+    if unsafe { libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: both are new and ours.
+    let (program, write) = unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) };
+    // SAFETY: a plain system call; a new write end has no other status flags.
+    if unsafe { libc::fcntl(write.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let drain = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(format!("/proc/self/fd/{}", program.as_raw_fd()))?;
+    Ok((
+        EventPipe {
+            write,
+            drain: drain.into(),
+        },
+        program,
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nonblocking(fd: &OwnedFd) -> bool {
+        // SAFETY: a plain system call.
+        unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) & libc::O_NONBLOCK != 0 }
+    }
+
+    #[test]
+    fn the_ends_of_an_event_pipe_do_not_share_their_flags() {
+        let (pipe, program) = event_pipe().unwrap();
+        assert!(nonblocking(&pipe.write) && nonblocking(&pipe.drain));
+        assert!(!nonblocking(&program));
+        // The program changes its mind: the daemon's end stays as it is, and the other way round.
+        // SAFETY: plain system calls.
+        unsafe { libc::fcntl(program.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
+        // SAFETY: as above.
+        unsafe { libc::fcntl(pipe.drain.as_raw_fd(), libc::F_SETFL, 0) };
+        assert!(nonblocking(&program) && !nonblocking(&pipe.drain) && nonblocking(&pipe.write));
+        // Both read ends read the same pipe.
+        let mut byte = 0u8;
+        // SAFETY: writes one byte from, and reads one byte into, a live variable.
+        unsafe {
+            assert_eq!(
+                libc::write(pipe.write.as_raw_fd(), c"x".as_ptr().cast(), 1),
+                1
+            );
+            assert_eq!(
+                libc::read(pipe.drain.as_raw_fd(), (&raw mut byte).cast(), 1),
+                1
+            );
+            assert_eq!(
+                libc::read(program.as_raw_fd(), (&raw mut byte).cast(), 1),
+                -1
+            );
+        }
+        assert_eq!(byte, b'x');
+    }
+
+    #[test]
+    fn device_names_end_at_the_first_nul_or_at_the_end() {
+        let mut bytes = [0; NAME_BYTES];
+        bytes[..5].copy_from_slice(b"roce1");
+        assert_eq!(device_name(&bytes), "roce1");
+        assert_eq!(device_name(&[b'x'; NAME_BYTES]).len(), NAME_BYTES);
+    }
+}

@@ -1,0 +1,207 @@
+//! Why a command of a program failed: the errno that its `write()` gives, and the sentence for the log, which
+//! names the value and, where there is one, the remedy.
+
+use std::io;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+/// A command that failed.
+#[allow(missing_docs)]
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    #[error("{command}: {bytes} bytes do not agree with the lengths in the header")]
+    Framing { command: &'static str, bytes: usize },
+    #[error("{command}: {what} of {got} bytes is too short, {need} are needed")]
+    Space {
+        command: &'static str,
+        what: &'static str,
+        got: usize,
+        need: usize,
+    },
+    #[error("{command}: field {field} has a value that means nothing in this version: {value:#x}")]
+    Field {
+        command: &'static str,
+        field: &'static str,
+        value: u64,
+    },
+    #[error("no uverbs command has the number {0:#x}")]
+    UnknownCommand(u32),
+    #[error("no extended uverbs command has the number {0:#x}")]
+    UnknownExtended(u32),
+    #[error("{0} is not supported in this version")]
+    Unsupported(&'static str),
+    #[error("the command needs a context, but GET_CONTEXT was not the first")]
+    NoContext,
+    #[error("this connection has its context already: open the device again for another")]
+    SecondContext,
+    #[error("this connection has no device: OpenDevice must come first")]
+    NoDevice,
+    #[error("there is no {kind} with handle {handle:#x} in this context")]
+    Handle { kind: &'static str, handle: u32 },
+    #[error("{name} = {value} is out of range: {limit} at most")]
+    Limit {
+        name: &'static str,
+        value: u64,
+        limit: u64,
+    },
+    #[error("{name} must not be 0")]
+    Zero { name: &'static str },
+    #[error("this context has {limit} {what} already, which is the most it may have")]
+    Quota { what: &'static str, limit: u64 },
+    #[error("no queue memory left for {bytes} bytes: a context may have {limit}")]
+    QueueMemory { bytes: u64, limit: u64 },
+    #[error("access flags {0:#x}: remote write and remote atomic need local write")]
+    RemoteWithoutLocal(u32),
+    #[error("access flags {0:#x} have bits that no region can have")]
+    AccessBits(u32),
+    #[error("memory region {addr:#x}+{len:#x} is empty or wraps around")]
+    Range { addr: u64, len: u64 },
+    #[error("iova {iova:#x} and address {addr:#x} differ in their offset within a page")]
+    IovaOffset { addr: u64, iova: u64 },
+    #[error("memory region {addr:#x}+{len:#x}: nothing is mapped at {at:#x}")]
+    Unmapped { addr: u64, len: u64, at: u64 },
+    #[error(
+        "memory region {addr:#x}+{len:#x}: the mapping at {at:#x} is {perms}; local write needs a writable one, and \
+         every region a readable one"
+    )]
+    Protection {
+        addr: u64,
+        len: u64,
+        at: u64,
+        perms: String,
+    },
+    #[error("{0} queue pairs are not supported yet")]
+    QpType(&'static str),
+    #[error("queue pair state {0} does not exist")]
+    QpState(u32),
+    #[error(
+        "queue pair {qp:#x} is in state {state}, not in the current state {claimed} that the command names"
+    )]
+    CurrentState { qp: u32, state: u32, claimed: u32 },
+    #[error("port {0} does not exist: the only port is 1")]
+    Port(u8),
+    #[error(
+        "the address vector has no GID (is_global is 0): RoCE needs one. Name a GID index (`-g 0` in ibv_*_pingpong, \
+         `-x 0` in perftest)"
+    )]
+    NotGlobal,
+    #[error(
+        "GID index {index} of {device} is empty: it has {count} entries, see `roceline show devices`"
+    )]
+    GidIndex {
+        device: String,
+        index: u8,
+        count: usize,
+    },
+    #[error(
+        "the peer's GID {0} is no unicast address: exchange GIDs, or check the peer's GID index"
+    )]
+    DestinationGid(IpAddr),
+    #[error(
+        "own GID {sgid} (index {index}) and the peer's GID {dgid} are of different address families: choose GID \
+         indices of one family on both sides"
+    )]
+    GidFamily {
+        sgid: IpAddr,
+        dgid: IpAddr,
+        index: u8,
+    },
+    #[error(
+        "{device} does not know the MAC of {dgid}: add a `[[nic.neighbor]]` with that address to the config"
+    )]
+    Neighbour { device: String, dgid: IpAddr },
+    #[error(
+        "path MTU {asked} is larger than the active MTU {active} of {device} (port MTU {port}): use a smaller one \
+         (`-m {active}`) or raise the port's `mtu`"
+    )]
+    PathMtu {
+        device: String,
+        asked: u32,
+        active: u32,
+        port: u32,
+    },
+    #[error("path MTU number {0} does not exist")]
+    MtuNumber(u32),
+    #[error("{reason}")]
+    Refused { errno: i32, reason: String },
+    #[error("the lcore did not answer {0} within {1} s")]
+    NoAnswer(&'static str, u64),
+    #[error("the lcore's answer to {0} makes no sense: {1}")]
+    BadAnswer(&'static str, String),
+    #[error("{0}")]
+    Lcore(#[from] super::SendError),
+    #[error("there is no device {0:?} here: `roceline show devices` lists them")]
+    Device(String),
+    #[error("user {uid} may not open {device}: `allowed_users` does not name it")]
+    Denied { uid: u32, device: String },
+    #[error("the descriptor passed as the program's memory is not one: {0}")]
+    MemoryFd(String),
+    #[error("{what}: {source}")]
+    System {
+        what: &'static str,
+        source: io::Error,
+    },
+    #[error("the message is malformed: {0}")]
+    Message(&'static str),
+    #[error("the query is not understood: {0}")]
+    Query(String),
+}
+
+impl CommandError {
+    /// What the program's call fails with: the errno that the kernel gives in the same case.
+    pub fn errno(&self) -> i32 {
+        use CommandError::*;
+        match self {
+            Framing { .. }
+            | Field { .. }
+            | UnknownCommand(_)
+            | NoContext
+            | SecondContext
+            | NoDevice => libc::EINVAL,
+            Handle { .. } | Limit { .. } | Zero { .. } | RemoteWithoutLocal(_) | AccessBits(_) => {
+                libc::EINVAL
+            }
+            Range { .. } | IovaOffset { .. } | QpState(_) | CurrentState { .. } | Port(_) => {
+                libc::EINVAL
+            }
+            NotGlobal | GidIndex { .. } | DestinationGid(_) | GidFamily { .. } => libc::EINVAL,
+            PathMtu { .. } | MtuNumber(_) | MemoryFd(_) | Message(_) | Query(_) => libc::EINVAL,
+            Space { .. } => libc::ENOSPC,
+            UnknownExtended(_) | Unsupported(_) | QpType(_) => libc::EOPNOTSUPP,
+            Quota { .. } | QueueMemory { .. } => libc::ENOMEM,
+            Unmapped { .. } | Protection { .. } => libc::EFAULT,
+            Neighbour { .. } => libc::ETIMEDOUT,
+            Refused { errno, .. } => *errno,
+            NoAnswer(..) | BadAnswer(..) | Lcore(_) => libc::EIO,
+            Device(_) => libc::ENODEV,
+            Denied { .. } => libc::EACCES,
+            System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+        }
+    }
+
+    /// True for what programs probe in normal operation; the log keeps quiet about it.
+    pub fn is_probe(&self) -> bool {
+        matches!(
+            self,
+            CommandError::Unsupported(_) | CommandError::UnknownExtended(_)
+        )
+    }
+}
+
+/// Why the control socket could not be set up.
+#[allow(missing_docs)]
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    #[error("another daemon answers on {0}: stop it, or choose another socket with --socket")]
+    InUse(PathBuf),
+    #[error("{0} exists and is not a socket: remove it, or choose another with --socket")]
+    NotASocket(PathBuf),
+    #[error("the socket path {0} is too long: a Unix socket's path has at most 107 bytes")]
+    PathTooLong(PathBuf),
+    #[error("{what} {path}: {source}")]
+    Socket {
+        what: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
+}

@@ -1,0 +1,494 @@
+//! Questions of the command line and their answers, as JSON. The structs are what both ends agree on: the
+//! session encodes them, the command line decodes them.
+//!
+//! `{"query":"stat"}` gives a [`StatReply`], and so on: each [`Query`] names its reply.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use roceline_abi::PROTOCOL_VERSION;
+use roceline_engine::Counters;
+use roceline_engine::wire::Gid;
+use serde::{Deserialize, Serialize};
+
+use super::error::CommandError;
+use super::limits;
+use super::server::Shared;
+use crate::lcore::message::{Command, ContextId, Reply, Snapshot};
+use crate::nic::NicInfo;
+
+/// A question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "query", rename_all = "lowercase")]
+pub enum Query {
+    /// Do the lcores answer? -> [`ReadyReply`]
+    Ready,
+    /// -> [`DevicesReply`]
+    Devices,
+    /// -> [`QpsReply`]
+    Qps,
+    /// -> [`MrsReply`]
+    Mrs,
+    /// -> [`PortsReply`]
+    Ports,
+    /// -> [`StatReply`]
+    Stat,
+    /// -> [`VersionReply`]
+    Version,
+    /// -> [`LcoresReply`]
+    Lcores,
+}
+
+/// Answer to [`Query::Ready`]: the daemon serves its devices.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadyReply {
+    /// Always true: a daemon that is not ready does not answer, or answers with an error.
+    pub ready: bool,
+    /// Names of the devices.
+    pub devices: Vec<String>,
+}
+
+/// Answer to [`Query::Version`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VersionReply {
+    /// Of the daemon.
+    pub version: String,
+    /// Of the protocol between shim and daemon.
+    pub protocol: u32,
+    /// Process of the daemon.
+    pub pid: u32,
+}
+
+/// Answer to [`Query::Devices`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DevicesReply {
+    /// By index.
+    pub devices: Vec<Device>,
+}
+
+/// A device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Device {
+    /// `roce0`.
+    pub name: String,
+    /// `uverbs0`.
+    pub uverbs: String,
+    /// Node GUID as sysfs prints it.
+    pub node_guid: String,
+    /// MAC.
+    pub mac: String,
+    /// Addresses with prefix length, in config order.
+    pub addrs: Vec<String>,
+    /// GID table.
+    pub gids: Vec<GidLine>,
+    /// MTU of the port.
+    pub mtu: u32,
+    /// Largest path MTU.
+    pub active_mtu: u32,
+    /// Opens of the device.
+    pub contexts: u32,
+    /// Protection domains.
+    pub pds: u32,
+    /// Completion queues.
+    pub cqs: u32,
+    /// Queue pairs.
+    pub qps: u32,
+    /// Memory regions.
+    pub mrs: u32,
+}
+
+/// An entry of a GID table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GidLine {
+    /// Index: what `-x` of perftest and `-g` of the pingpongs mean.
+    pub index: u32,
+    /// The GID as sysfs prints it.
+    pub gid: String,
+    /// The same as an address.
+    pub address: String,
+    /// `RoCE v2`.
+    #[serde(rename = "type")]
+    pub kind: String,
+}
+
+/// Answer to [`Query::Ports`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortsReply {
+    /// One for each device.
+    pub ports: Vec<Port>,
+}
+
+/// A port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Port {
+    /// Its device.
+    pub device: String,
+    /// 1.
+    pub port: u32,
+    /// `ACTIVE`.
+    pub state: String,
+    /// MAC.
+    pub mac: String,
+    /// MTU: bytes of an IP packet.
+    pub mtu: u32,
+    /// Packets, bytes, drops and their causes.
+    pub counters: BTreeMap<String, u64>,
+}
+
+/// Answer to [`Query::Qps`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QpsReply {
+    /// By device and number.
+    pub qps: Vec<Qp>,
+}
+
+/// A queue pair.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Qp {
+    /// Its device.
+    pub device: String,
+    /// Number.
+    pub qpn: u32,
+    /// State.
+    pub state: String,
+    /// Its program.
+    pub pid: u32,
+    /// The peer's address.
+    pub remote: String,
+    /// The peer's number.
+    pub remote_qpn: u32,
+    /// Next PSN to send.
+    pub sq_psn: u32,
+    /// Next PSN expected.
+    pub rq_psn: u32,
+}
+
+/// Answer to [`Query::Mrs`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MrsReply {
+    /// By device and key.
+    pub mrs: Vec<Mr>,
+}
+
+/// A memory region.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mr {
+    /// Its device.
+    pub device: String,
+    /// Local key.
+    pub lkey: u32,
+    /// Its program.
+    pub pid: u32,
+    /// First byte.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Bits of `enum ibv_access_flags`.
+    pub access: u32,
+    /// How its memory is reached.
+    pub reach: String,
+}
+
+/// Answer to [`Query::Stat`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatReply {
+    /// By index.
+    pub devices: Vec<DeviceStat>,
+}
+
+/// Counters of a device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceStat {
+    /// Its name.
+    pub name: String,
+    /// Transport counters under the names of mlx5's `hw_counters`.
+    pub hw_counters: BTreeMap<String, u64>,
+    /// Port counters under the names of the `counters` folder in sysfs; `port_*_data` in words of 4 bytes.
+    pub counters: BTreeMap<String, u64>,
+    /// Counters of the port driver: packets, bytes, drops and their causes.
+    pub port: BTreeMap<String, u64>,
+}
+
+/// Answer to [`Query::Lcores`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LcoresReply {
+    /// By number.
+    pub lcores: Vec<Lcore>,
+}
+
+/// A poll loop.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lcore {
+    /// Number.
+    pub lcore: u32,
+    /// CPU it is pinned to, if any.
+    pub cpu: Option<usize>,
+    /// Devices that it owns.
+    pub devices: Vec<String>,
+    /// Polls made.
+    pub polls: u64,
+    /// Polls that found nothing.
+    pub empty_polls: u64,
+    /// Times it slept.
+    pub sleeps: u64,
+}
+
+/// Answers a question with JSON text.
+pub(super) fn answer(shared: &Shared, payload: &[u8]) -> Result<Vec<u8>, CommandError> {
+    let query: Query =
+        serde_json::from_slice(payload).map_err(|e| CommandError::Query(e.to_string()))?;
+    let nics = &shared.config.nics;
+    match query {
+        Query::Ready => {
+            snapshots(shared)?;
+            let devices = nics.iter().map(|nic| nic.name.clone()).collect();
+            json(&ReadyReply {
+                ready: true,
+                devices,
+            })
+        }
+        Query::Version => json(&VersionReply {
+            version: env!("CARGO_PKG_VERSION").into(),
+            protocol: PROTOCOL_VERSION.into(),
+            pid: std::process::id(),
+        }),
+        Query::Devices => {
+            let all = snapshots(shared)?;
+            json(&DevicesReply {
+                devices: nics.iter().map(|nic| device(nic, &all)).collect(),
+            })
+        }
+        Query::Ports => {
+            let all = snapshots(shared)?;
+            json(&PortsReply {
+                ports: nics.iter().map(|nic| port(nic, &all)).collect(),
+            })
+        }
+        Query::Stat => {
+            let all = snapshots(shared)?;
+            json(&StatReply {
+                devices: nics.iter().map(|nic| stat(nic, &all)).collect(),
+            })
+        }
+        Query::Qps => json(&QpsReply {
+            qps: qps(&snapshots(shared)?),
+        }),
+        Query::Mrs => json(&MrsReply {
+            mrs: mrs(&snapshots(shared)?),
+        }),
+        Query::Lcores => json(&LcoresReply {
+            lcores: lcores(&snapshots(shared)?),
+        }),
+    }
+}
+
+fn json(reply: &impl Serialize) -> Result<Vec<u8>, CommandError> {
+    serde_json::to_vec(reply).map_err(|e| CommandError::Query(e.to_string()))
+}
+
+/// What each lcore owns, by its number.
+fn snapshots(shared: &Shared) -> Result<Vec<(u32, Snapshot)>, CommandError> {
+    let mut asked = BTreeSet::new();
+    let mut all = Vec::new();
+    for nic in 0..shared.config.nics.len() as u32 {
+        let owner = shared.lcores.owner(nic);
+        if !asked.insert(owner) {
+            continue;
+        }
+        match shared.ask(nic, ContextId(0), Command::Snapshot)? {
+            Reply::Snapshot(snapshot) => all.push((owner, *snapshot)),
+            other => return Err(CommandError::BadAnswer("Snapshot", format!("{other:?}"))),
+        }
+    }
+    all.sort_by_key(|(owner, _)| *owner);
+    Ok(all)
+}
+
+fn device(nic: &NicInfo, all: &[(u32, Snapshot)]) -> Device {
+    let parts = || {
+        all.iter()
+            .flat_map(|(_, s)| &s.nics)
+            .filter(|n| n.name == nic.name)
+    };
+    let qps = all
+        .iter()
+        .flat_map(|(_, s)| &s.qps)
+        .filter(|qp| qp.device == nic.name)
+        .count();
+    Device {
+        name: nic.name.clone(),
+        uverbs: format!("uverbs{}", nic.index),
+        node_guid: hex_groups(&nic.node_guid),
+        mac: mac(nic.mac),
+        addrs: nic
+            .addrs
+            .iter()
+            .map(|(ip, prefix)| format!("{ip}/{prefix}"))
+            .collect(),
+        gids: (0..)
+            .zip(&nic.gids)
+            .map(|(index, entry)| gid_line(index, entry.gid))
+            .collect(),
+        mtu: nic.port_mtu,
+        active_mtu: nic.active_mtu.bytes(),
+        contexts: parts().map(|n| n.contexts).sum(),
+        pds: parts().map(|n| n.pds).sum(),
+        cqs: parts().map(|n| n.cqs).sum(),
+        qps: qps as u32,
+        mrs: parts().map(|n| n.mrs).sum(),
+    }
+}
+
+fn gid_line(index: u32, gid: Gid) -> GidLine {
+    GidLine {
+        index,
+        gid: hex_groups(&gid.0),
+        address: gid.to_ip().to_string(),
+        kind: "RoCE v2".into(),
+    }
+}
+
+/// `fe80:0000:...`: two bytes a group, as sysfs prints GIDs and GUIDs.
+fn hex_groups(bytes: &[u8]) -> String {
+    let group = |pair: &[u8]| pair.iter().map(|b| format!("{b:02x}")).collect::<String>();
+    bytes.chunks(2).map(group).collect::<Vec<_>>().join(":")
+}
+
+fn mac(mac: [u8; 6]) -> String {
+    mac.map(|b| format!("{b:02x}")).join(":")
+}
+
+/// A NIC's counters: transport, and port driver.
+fn counters(nic: &NicInfo, all: &[(u32, Snapshot)]) -> (Counters, BTreeMap<String, u64>) {
+    let mut transport = Counters::default();
+    let mut port = BTreeMap::new();
+    for part in all
+        .iter()
+        .flat_map(|(_, s)| &s.nics)
+        .filter(|n| n.name == nic.name)
+    {
+        transport.add(&part.counters);
+        for (name, value) in &part.port {
+            let sum: &mut u64 = port.entry((*name).to_string()).or_default();
+            *sum = sum.wrapping_add(*value);
+        }
+    }
+    (transport, port)
+}
+
+fn port(nic: &NicInfo, all: &[(u32, Snapshot)]) -> Port {
+    Port {
+        device: nic.name.clone(),
+        port: limits::PORT.into(),
+        state: "ACTIVE".into(),
+        mac: mac(nic.mac),
+        mtu: nic.port_mtu,
+        counters: counters(nic, all).1,
+    }
+}
+
+fn stat(nic: &NicInfo, all: &[(u32, Snapshot)]) -> DeviceStat {
+    let (transport, port) = counters(nic, all);
+    // Those of the port have their place in `counters`.
+    let of_port = |name: &str| name.starts_with("rdma_");
+    let hw = transport.iter().filter(|(name, _)| !of_port(name));
+    let counters = [
+        ("port_xmit_data", transport.rdma_tx_bytes / 4),
+        ("port_xmit_packets", transport.rdma_tx_packets),
+        ("port_rcv_data", transport.rdma_rx_bytes / 4),
+        ("port_rcv_packets", transport.rdma_rx_packets),
+        (
+            "port_rcv_errors",
+            transport
+                .rx_icrc_encapsulated
+                .wrapping_add(transport.rx_malformed),
+        ),
+    ];
+    DeviceStat {
+        name: nic.name.clone(),
+        hw_counters: hw.map(|(name, value)| (name.into(), value)).collect(),
+        counters: counters.map(|(name, value)| (name.into(), value)).into(),
+        port,
+    }
+}
+
+fn qps(all: &[(u32, Snapshot)]) -> Vec<Qp> {
+    let mut qps: Vec<Qp> = all
+        .iter()
+        .flat_map(|(_, s)| &s.qps)
+        .map(|qp| Qp {
+            device: qp.device.clone(),
+            qpn: qp.qpn,
+            state: qp.state.clone(),
+            pid: qp.pid,
+            remote: qp.remote.clone(),
+            remote_qpn: qp.remote_qpn,
+            sq_psn: qp.sq_psn,
+            rq_psn: qp.rq_psn,
+        })
+        .collect();
+    qps.sort_by(|a, b| (&a.device, a.qpn).cmp(&(&b.device, b.qpn)));
+    qps
+}
+
+fn mrs(all: &[(u32, Snapshot)]) -> Vec<Mr> {
+    let mut mrs: Vec<Mr> = all
+        .iter()
+        .flat_map(|(_, s)| &s.mrs)
+        .map(|mr| Mr {
+            device: mr.device.clone(),
+            lkey: mr.lkey,
+            pid: mr.pid,
+            addr: mr.addr,
+            len: mr.len,
+            access: mr.access,
+            reach: mr.reach.into(),
+        })
+        .collect();
+    mrs.sort_by(|a, b| (&a.device, a.lkey).cmp(&(&b.device, b.lkey)));
+    mrs
+}
+
+fn lcores(all: &[(u32, Snapshot)]) -> Vec<Lcore> {
+    all.iter()
+        .map(|(number, s)| Lcore {
+            lcore: *number,
+            cpu: s.lcore.cpu,
+            devices: s.nics.iter().map(|n| n.name.clone()).collect(),
+            polls: s.lcore.polls,
+            empty_polls: s.lcore.empty_polls,
+            sleeps: s.lcore.sleeps,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_have_the_documented_text() {
+        for (query, text) in [
+            (Query::Ready, r#"{"query":"ready"}"#),
+            (Query::Devices, r#"{"query":"devices"}"#),
+            (Query::Qps, r#"{"query":"qps"}"#),
+            (Query::Mrs, r#"{"query":"mrs"}"#),
+            (Query::Ports, r#"{"query":"ports"}"#),
+            (Query::Stat, r#"{"query":"stat"}"#),
+            (Query::Version, r#"{"query":"version"}"#),
+            (Query::Lcores, r#"{"query":"lcores"}"#),
+        ] {
+            assert_eq!(serde_json::to_string(&query).unwrap(), text);
+            assert_eq!(serde_json::from_str::<Query>(text).unwrap(), query);
+        }
+        assert!(serde_json::from_str::<Query>(r#"{"query":"weather"}"#).is_err());
+    }
+
+    #[test]
+    fn gids_and_macs_are_printed_as_sysfs_prints_them() {
+        let gid = Gid::from_ip("10.77.0.1".parse().unwrap());
+        let line = gid_line(0, gid);
+        assert_eq!(line.gid, "0000:0000:0000:0000:0000:ffff:0a4d:0001");
+        assert_eq!(line.address, "10.77.0.1");
+        assert_eq!(mac([2, 0, 0, 0xab, 0, 1]), "02:00:00:ab:00:01");
+    }
+}

@@ -1,0 +1,364 @@
+//! Queue memory of one context: ranges of its context file, handed out at descending offsets.
+//!
+//! **Why descending.** A program maps each queue with its own `mmap`. Linux places mappings downwards, so offsets
+//! that fall as well make adjacent mappings one VMA; ascending ones would use up `vm.max_map_count`.
+//!
+//! Ranges are whole pages, allocated (and by that zeroed) before a queue is announced, so that neither the
+//! program nor the lcore takes a page fault on its first use and a machine without memory fails here, with an
+//! errno, and not there, with SIGBUS. Freed ranges are punched out of the file: the memory goes back to the
+//! machine and the next user finds zeros.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::AsRawFd;
+
+use roceline_abi::layout::{FILE_BYTES, QUEUE_FLOOR};
+use roceline_abi::queue::{Q_DATA, Q_INDEX_MASK, Q_LOG2_ELEM_SIZE};
+
+use super::error::CommandError;
+use crate::lcore::message::QueueLoc;
+use crate::memory::ContextFile;
+
+const PAGE: u64 = 4096;
+/// rxe gives every element at least a cache line.
+const MIN_ELEM: u64 = 64;
+
+/// Form of a queue: `1 << log2_slots` elements of `1 << log2_elem` bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    log2_elem: u32,
+    log2_slots: u32,
+}
+
+impl Shape {
+    /// The form of a queue for `entries` elements of at least `elem_bytes`. A ring keeps one slot empty, so that
+    /// full and empty differ; both numbers are rounded up to powers of two.
+    pub fn new(entries: u32, elem_bytes: u64) -> Shape {
+        let slots = (u64::from(entries) + 1).next_power_of_two().max(2);
+        let elem = elem_bytes.max(MIN_ELEM).next_power_of_two();
+        Shape {
+            log2_elem: elem.trailing_zeros(),
+            log2_slots: slots.trailing_zeros(),
+        }
+    }
+
+    /// Elements that it holds: one less than it has slots.
+    pub fn entries(self) -> u32 {
+        (1 << self.log2_slots) - 1
+    }
+
+    /// Bytes, header included, in whole pages.
+    fn bytes(self) -> u64 {
+        (Q_DATA + (1 << (self.log2_elem + self.log2_slots))).next_multiple_of(PAGE)
+    }
+}
+
+/// A range of the file, given back by [`QueueMemory::free`].
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a queue that is not freed stays allocated until its context ends"]
+pub struct Queue {
+    offset: u64,
+    bytes: u64,
+    shape: Shape,
+}
+
+impl Queue {
+    /// Where it lies, for the lcore.
+    pub fn loc(&self) -> QueueLoc {
+        QueueLoc {
+            offset: self.offset,
+            log2_elem: self.shape.log2_elem,
+            mask: self.shape.entries(),
+        }
+    }
+
+    /// Offset for `mmap`.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Length for `mmap`.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Elements that it holds.
+    pub fn entries(&self) -> u32 {
+        self.shape.entries()
+    }
+}
+
+/// The ranges that are free, and how much is not.
+#[derive(Debug)]
+pub struct QueueMemory {
+    /// Free ranges above `lowest`: start to length, no two adjacent.
+    holes: BTreeMap<u64, u64>,
+    /// All below this offset, down to the floor, is free.
+    lowest: u64,
+    used: u64,
+    limit: u64,
+}
+
+impl QueueMemory {
+    /// All of a context file's queue range, of which `limit` bytes may be in use at once.
+    pub fn new(limit: u64) -> QueueMemory {
+        QueueMemory {
+            holes: BTreeMap::new(),
+            lowest: FILE_BYTES,
+            used: 0,
+            limit,
+        }
+    }
+
+    /// A zeroed, populated queue with its header written.
+    pub fn alloc(&mut self, file: &ContextFile, shape: Shape) -> Result<Queue, CommandError> {
+        let bytes = shape.bytes();
+        let error = CommandError::QueueMemory {
+            bytes,
+            limit: self.limit,
+        };
+        if bytes > self.limit.saturating_sub(self.used) {
+            return Err(error);
+        }
+        let offset = self.take(bytes).ok_or(error)?;
+        let queue = Queue {
+            offset,
+            bytes,
+            shape,
+        };
+        if let Err(source) = populate(file, offset, bytes) {
+            self.free(file, queue);
+            return Err(CommandError::System {
+                what: "allocating queue memory",
+                source,
+            });
+        }
+        file.store_u32(offset + Q_LOG2_ELEM_SIZE, shape.log2_elem);
+        file.store_u32(offset + Q_INDEX_MASK, shape.entries());
+        Ok(queue)
+    }
+
+    /// Gives a queue back. Nobody may use it any more: its owner has replied to its destruction.
+    pub fn free(&mut self, file: &ContextFile, queue: Queue) {
+        if let Err(error) = punch(file, queue.offset, queue.bytes) {
+            // The range would keep its contents: leave it out of use rather than hand it out.
+            tracing::warn!(%error, bytes = queue.bytes, "queue memory could not be freed");
+            return;
+        }
+        self.give(queue.offset, queue.bytes);
+    }
+
+    /// The highest free range of `bytes`.
+    fn take(&mut self, bytes: u64) -> Option<u64> {
+        let hole = self
+            .holes
+            .iter()
+            .rev()
+            .find(|(_, len)| **len >= bytes)
+            .map(|(&s, &l)| (s, l));
+        let offset = if let Some((start, len)) = hole {
+            // From the top of the hole.
+            if len == bytes {
+                self.holes.remove(&start);
+            } else {
+                self.holes.insert(start, len - bytes);
+            }
+            start + len - bytes
+        } else {
+            let offset = self
+                .lowest
+                .checked_sub(bytes)
+                .filter(|o| *o >= QUEUE_FLOOR)?;
+            self.lowest = offset;
+            offset
+        };
+        self.used += bytes;
+        Some(offset)
+    }
+
+    /// Returns a range and joins it with free neighbours.
+    fn give(&mut self, offset: u64, bytes: u64) {
+        self.used -= bytes;
+        let (mut start, mut len) = (offset, bytes);
+        if let Some(next) = self.holes.remove(&(offset + bytes)) {
+            len += next;
+        }
+        let below = self.holes.range(..start).next_back().map(|(&s, &l)| (s, l));
+        if let Some((s, l)) = below.filter(|(s, l)| s + l == start) {
+            self.holes.remove(&s);
+            start = s;
+            len += l;
+        }
+        if start == self.lowest {
+            self.lowest = start + len;
+        } else {
+            self.holes.insert(start, len);
+        }
+    }
+}
+
+/// Allocates zeroed pages and maps them.
+fn populate(file: &ContextFile, offset: u64, bytes: u64) -> io::Result<()> {
+    // SAFETY: a plain system call on the context file.
+    let result = unsafe {
+        libc::fallocate(
+            file.fd().as_raw_fd(),
+            0,
+            offset as libc::off_t,
+            bytes as libc::off_t,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let at = file.at(offset, bytes);
+    // SAFETY: populates page tables of our own mapping; changes no contents.
+    let result = unsafe {
+        libc::madvise(
+            at.as_ptr().cast(),
+            bytes as usize,
+            libc::MADV_POPULATE_WRITE,
+        )
+    };
+    // Kernels before 5.14 do not know the advice. The pages exist, so touching them cannot fail either.
+    if result != 0 {
+        for page in (0..bytes).step_by(PAGE as usize) {
+            file.atomic_u32(offset + page)
+                .fetch_or(0, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+    Ok(())
+}
+
+/// Frees the pages: later reads give zeros.
+fn punch(file: &ContextFile, offset: u64, bytes: u64) -> io::Result<()> {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: a plain system call on the context file.
+    let result = unsafe {
+        libc::fallocate(
+            file.fd().as_raw_fd(),
+            mode,
+            offset as libc::off_t,
+            bytes as libc::off_t,
+        )
+    };
+    if result != 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use roceline_abi::queue::{Q_CONSUMER, Q_PRODUCER};
+    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn shapes_are_those_of_the_rxe_driver() {
+        // 100 entries: 128 slots, 127 usable. A send WQE with one SGE: 208 + 16 bytes in a stride of 256.
+        let shape = Shape::new(100, 224);
+        assert_eq!(
+            (shape.log2_elem, shape.log2_slots, shape.entries()),
+            (8, 7, 127)
+        );
+        // Exactly a power of two needs the next one, for the slot that stays empty.
+        assert_eq!(Shape::new(128, 224).entries(), 255);
+        assert_eq!(Shape::new(127, 64).entries(), 127);
+        // A queue that was asked for with no entries still can be mapped.
+        assert_eq!(Shape::new(0, 40).entries(), 1);
+        assert_eq!(Shape::new(0, 40).log2_elem, 6);
+        // 32 SGEs or 512 inline bytes.
+        assert_eq!(Shape::new(1, 208 + 512).log2_elem, 10);
+    }
+
+    #[test]
+    fn a_queue_has_its_header_and_is_zero_again_when_reused() {
+        let file = ContextFile::create().unwrap();
+        let mut memory = QueueMemory::new(1 << 20);
+        let queue = memory.alloc(&file, Shape::new(15, 64)).unwrap();
+        let first = queue.offset();
+        assert_eq!(first % PAGE, 0);
+        assert_eq!(
+            file.atomic_u32(first + Q_LOG2_ELEM_SIZE)
+                .load(Ordering::Relaxed),
+            6
+        );
+        assert_eq!(
+            file.atomic_u32(first + Q_INDEX_MASK)
+                .load(Ordering::Relaxed),
+            15
+        );
+        file.store_u32(first + Q_PRODUCER, 7);
+        file.store_u32(first + Q_CONSUMER, 7);
+        file.store_u32(first + Q_DATA, 7);
+        memory.free(&file, queue);
+        assert_eq!(memory.used, 0);
+        let again = memory.alloc(&file, Shape::new(15, 64)).unwrap();
+        assert_eq!(again.offset(), first, "freed memory is used first");
+        for at in [Q_PRODUCER, Q_CONSUMER, Q_DATA] {
+            assert_eq!(file.atomic_u32(first + at).load(Ordering::Relaxed), 0);
+        }
+    }
+
+    #[test]
+    fn offsets_fall_and_the_quota_holds() {
+        let file = ContextFile::create().unwrap();
+        let mut memory = QueueMemory::new(3 * PAGE);
+        let shape = Shape::new(31, 64);
+        let a = memory.alloc(&file, shape).unwrap();
+        let b = memory.alloc(&file, shape).unwrap();
+        let c = memory.alloc(&file, shape).unwrap();
+        assert_eq!(a.offset() + a.bytes(), FILE_BYTES);
+        assert_eq!(b.offset() + b.bytes(), a.offset());
+        assert_eq!(c.offset() + c.bytes(), b.offset());
+        let error = memory.alloc(&file, shape).unwrap_err();
+        assert_eq!(error.errno(), libc::ENOMEM);
+        memory.free(&file, b);
+        assert!(memory.alloc(&file, shape).is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn ranges_never_overlap_and_all_come_back(
+            steps in proptest::collection::vec((any::<bool>(), 1u64..40, any::<prop::sample::Index>()), 1..200)
+        ) {
+            let mut memory = QueueMemory::new(FILE_BYTES);
+            let mut live: Vec<(u64, u64)> = Vec::new();
+            for (alloc, pages, which) in steps {
+                if alloc || live.is_empty() {
+                    let bytes = pages * PAGE;
+                    let offset = memory.take(bytes).unwrap();
+                    prop_assert!(offset >= QUEUE_FLOOR && offset + bytes <= FILE_BYTES);
+                    for &(o, b) in &live {
+                        prop_assert!(offset + bytes <= o || o + b <= offset);
+                    }
+                    live.push((offset, bytes));
+                } else {
+                    let (o, b) = live.swap_remove(which.index(live.len()));
+                    memory.give(o, b);
+                }
+                let sum: u64 = live.iter().map(|(_, b)| b).sum();
+                prop_assert_eq!(memory.used, sum);
+            }
+            for (o, b) in live {
+                memory.give(o, b);
+            }
+            prop_assert_eq!(memory.used, 0);
+            prop_assert!(memory.holes.is_empty());
+            prop_assert_eq!(memory.lowest, FILE_BYTES);
+        }
+
+        #[test]
+        fn the_end_of_the_file_is_the_end(blocks in 1u64..20) {
+            let mut memory = QueueMemory::new(u64::MAX);
+            let bytes = (FILE_BYTES - QUEUE_FLOOR) / blocks / PAGE * PAGE;
+            for _ in 0..blocks {
+                prop_assert!(memory.take(bytes).is_some());
+            }
+            prop_assert!(memory.take(bytes).is_none());
+        }
+    }
+}

@@ -1,0 +1,434 @@
+//! The listening socket: one thread accepts, each connection gets a thread of its own.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::error::{CommandError, ControlError};
+use super::seqpacket::{self, Peer};
+use super::{ControlConfig, LcorePort, SendError, session};
+use crate::lcore::message::{Command, ContextId, Reply, Request};
+
+/// An lcore answers between two bursts, or when the last memory operation of an object has ended. This long
+/// means that something is wrong with it.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a shutdown waits for sessions to close their contexts.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pause when no connection can be accepted for want of descriptors or memory.
+const ACCEPT_PAUSE_MS: i32 = 100;
+
+/// What all sessions share.
+pub struct Shared {
+    /// The config.
+    pub config: ControlConfig,
+    /// The way to the lcores.
+    pub lcores: Arc<dyn LcorePort>,
+    next_context: AtomicU64,
+    sessions: Mutex<Sessions>,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct Sessions {
+    next: u64,
+    live: HashMap<u64, Live>,
+    per_process: HashMap<i32, usize>,
+    closing: bool,
+}
+
+struct Live {
+    socket: Arc<OwnedFd>,
+    pid: i32,
+}
+
+impl Shared {
+    /// The common part of a server.
+    pub fn new(config: ControlConfig, lcores: Arc<dyn LcorePort>) -> Shared {
+        Shared {
+            config,
+            lcores,
+            // 0 is no context: queries use it.
+            next_context: AtomicU64::new(1),
+            sessions: Mutex::default(),
+            ended: Condvar::new(),
+        }
+    }
+
+    /// A name never used before.
+    pub fn next_context(&self) -> ContextId {
+        ContextId(self.next_context.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Whether a user may open devices.
+    pub fn may_open(&self, uid: u32) -> bool {
+        // SAFETY: a plain system call that cannot fail.
+        let own = unsafe { libc::geteuid() };
+        let allowed = self.config.allowed_users.as_ref();
+        uid == 0 || uid == own || allowed.is_none_or(|users| users.contains(&uid))
+    }
+
+    /// Sends a command to the owner of `nic` and waits for its answer.
+    pub fn ask(
+        &self,
+        nic: u32,
+        context: ContextId,
+        command: Command,
+    ) -> Result<Reply, CommandError> {
+        let name = name(&command);
+        let (reply, answer) = sync_channel(1);
+        self.lcores.send(
+            nic,
+            Request {
+                context,
+                command,
+                reply,
+            },
+        )?;
+        match answer.recv_timeout(REPLY_TIMEOUT) {
+            Ok(Reply::Failed { errno, reason }) => Err(CommandError::Refused { errno, reason }),
+            Ok(reply) => Ok(reply),
+            Err(RecvTimeoutError::Timeout) => {
+                Err(CommandError::NoAnswer(name, REPLY_TIMEOUT.as_secs()))
+            }
+            // The lcore dropped the request: it has stopped.
+            Err(RecvTimeoutError::Disconnected) => Err(SendError.into()),
+        }
+    }
+
+    fn sessions(&self) -> MutexGuard<'_, Sessions> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enter(&self, socket: &Arc<OwnedFd>, pid: i32) -> Result<u64, &'static str> {
+        let limits = &self.config.limits;
+        let mut sessions = self.sessions();
+        if sessions.closing {
+            return Err("the daemon is stopping");
+        }
+        if sessions.live.len() >= limits.max_connections {
+            return Err("too many connections to this daemon");
+        }
+        let own = sessions.per_process.entry(pid).or_default();
+        if *own >= limits.max_connections_per_process {
+            return Err("too many connections of one process");
+        }
+        *own += 1;
+        let id = sessions.next;
+        sessions.next += 1;
+        sessions.live.insert(
+            id,
+            Live {
+                socket: socket.clone(),
+                pid,
+            },
+        );
+        Ok(id)
+    }
+
+    fn leave(&self, id: u64) {
+        let mut sessions = self.sessions();
+        if let Some(Live { pid, .. }) = sessions.live.remove(&id) {
+            if let Some(own) = sessions.per_process.get_mut(&pid) {
+                *own -= 1;
+                if *own == 0 {
+                    sessions.per_process.remove(&pid);
+                }
+            }
+        }
+        self.ended.notify_all();
+    }
+
+    /// Ends all connections and waits until their contexts are closed. False if some were not in time.
+    fn close_all(&self, timeout: Duration) -> bool {
+        let mut sessions = self.sessions();
+        sessions.closing = true;
+        for live in sessions.live.values() {
+            seqpacket::shutdown(live.socket.as_fd());
+        }
+        let end = Instant::now() + timeout;
+        while !sessions.live.is_empty() {
+            let Some(left) = end.checked_duration_since(Instant::now()) else {
+                return false;
+            };
+            sessions = self
+                .ended
+                .wait_timeout(sessions, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+        true
+    }
+}
+
+fn name(command: &Command) -> &'static str {
+    match command {
+        Command::Open(_) => "Open",
+        Command::Close => "Close",
+        Command::AllocPd => "AllocPd",
+        Command::DeallocPd { .. } => "DeallocPd",
+        Command::RegMr { .. } => "RegMr",
+        Command::DeregMr { .. } => "DeregMr",
+        Command::AddChannel(_) => "AddChannel",
+        Command::RemoveChannel { .. } => "RemoveChannel",
+        Command::CreateCq { .. } => "CreateCq",
+        Command::DestroyCq { .. } => "DestroyCq",
+        Command::CreateQp { .. } => "CreateQp",
+        Command::ModifyQp { .. } => "ModifyQp",
+        Command::QueryQp { .. } => "QueryQp",
+        Command::DestroyQp { .. } => "DestroyQp",
+        Command::Snapshot => "Snapshot",
+    }
+}
+
+/// A bound control socket, which nobody serves yet: connections wait. Taken first, so that a second daemon on the
+/// same path fails before it touches anything. Its file goes when the value is dropped.
+pub struct Listener {
+    config: ControlConfig,
+    socket: OwnedFd,
+    file: SocketFile,
+}
+
+/// A socket file of ours.
+struct SocketFile {
+    path: PathBuf,
+    /// Device and inode: a successor's file is not ours to remove.
+    identity: (u64, u64),
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let path = &self.path;
+        if std::fs::metadata(path).is_ok_and(|m| (m.dev(), m.ino()) == self.identity) {
+            if let Err(error) = std::fs::remove_file(path) {
+                tracing::warn!(path = %path.display(), %error, "socket file not removed");
+            }
+        }
+    }
+}
+
+/// A control socket that is served. Dropping it is a [`Server::stop`].
+pub struct Server {
+    shared: Arc<Shared>,
+    stop: OwnedFd,
+    accept: Option<JoinHandle<()>>,
+    file: Option<SocketFile>,
+}
+
+impl Server {
+    /// Takes the socket of `config`, and replaces it if the daemon that it belonged to is gone.
+    pub fn bind(config: ControlConfig) -> Result<Listener, ControlError> {
+        let path = config.socket.clone();
+        let failed = |what| {
+            let path = path.clone();
+            move |source| ControlError::Socket { what, path, source }
+        };
+        let socket = bind(&path)?;
+        let meta = std::fs::metadata(&path).map_err(failed("looking at"))?;
+        let file = SocketFile {
+            path: path.clone(),
+            identity: (meta.dev(), meta.ino()),
+        };
+        let permissions = std::fs::Permissions::from_mode(config.socket_mode);
+        std::fs::set_permissions(&path, permissions).map_err(failed("setting permissions of"))?;
+        Ok(Listener {
+            config,
+            socket,
+            file,
+        })
+    }
+
+    /// Where it listens.
+    pub fn socket(&self) -> &Path {
+        &self.shared.config.socket
+    }
+
+    /// Ends all connections and closes their contexts; the lcores must still answer.
+    pub fn stop(self) {
+        drop(self);
+    }
+}
+
+impl Listener {
+    /// Serves connections from now on.
+    pub fn start(self, lcores: Arc<dyn LcorePort>) -> Result<Server, ControlError> {
+        let Listener {
+            config,
+            socket,
+            file,
+        } = self;
+        let path = config.socket.clone();
+        let failed = |what| {
+            let path = path.clone();
+            move |source| ControlError::Socket { what, path, source }
+        };
+        // SAFETY: a plain system call.
+        let stop = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+        if stop < 0 {
+            return Err(failed("making an eventfd for")(io::Error::last_os_error()));
+        }
+        // SAFETY: the descriptor is new and ours.
+        let stop = unsafe { OwnedFd::from_raw_fd(stop) };
+        let shared = Arc::new(Shared::new(config, lcores));
+        let thread = {
+            let (shared, stop) = (shared.clone(), stop.try_clone());
+            let stop = stop.map_err(failed("duplicating a descriptor for"))?;
+            thread::Builder::new()
+                .name("control".into())
+                .spawn(move || accept_loop(&shared, &socket, &stop))
+                .map_err(failed("starting a thread for"))?
+        };
+        Ok(Server {
+            shared,
+            stop,
+            accept: Some(thread),
+            file: Some(file),
+        })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let Some(accept) = self.accept.take() else {
+            return;
+        };
+        let one = 1u64;
+        // SAFETY: writes eight initialised bytes to our eventfd.
+        unsafe { libc::write(self.stop.as_raw_fd(), (&raw const one).cast(), 8) };
+        if accept.join().is_err() {
+            tracing::error!("the control thread failed by a bug");
+        }
+        // New connections end first, then those that exist.
+        self.file = None;
+        if !self.shared.close_all(SHUTDOWN_TIMEOUT) {
+            tracing::warn!("some programs' contexts were not closed in time");
+        }
+    }
+}
+
+/// A socket listening at `path`. A socket file on which nobody answers is left over from a daemon that died.
+fn bind(path: &Path) -> Result<OwnedFd, ControlError> {
+    let address = seqpacket::address(path).ok_or_else(|| ControlError::PathTooLong(path.into()))?;
+    let failed = |what| {
+        move |source| ControlError::Socket {
+            what,
+            path: path.to_path_buf(),
+            source,
+        }
+    };
+    let socket = seqpacket::socket().map_err(failed("making a socket for"))?;
+    let error = match seqpacket::listen(socket.as_fd(), &address) {
+        Ok(()) => return Ok(socket),
+        Err(error) => error,
+    };
+    if error.raw_os_error() != Some(libc::EADDRINUSE) {
+        return Err(failed("listening on")(error));
+    }
+    let kind = std::fs::symlink_metadata(path).map(|m| m.file_type());
+    if !kind.map_err(failed("looking at"))?.is_socket() {
+        return Err(ControlError::NotASocket(path.into()));
+    }
+    let probe = seqpacket::socket().map_err(failed("making a socket for"))?;
+    match seqpacket::connect(probe.as_fd(), &address) {
+        Err(error) if error.raw_os_error() == Some(libc::ECONNREFUSED) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        // A socket of another type answers with EPROTOTYPE: somebody is there.
+        _ => return Err(ControlError::InUse(path.into())),
+    }
+    tracing::info!(path = %path.display(), "replacing the socket of a daemon that is gone");
+    match std::fs::remove_file(path) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(failed("removing the stale socket")(error)),
+    }
+    let socket = seqpacket::socket().map_err(failed("making a socket for"))?;
+    seqpacket::listen(socket.as_fd(), &address).map_err(failed("listening on"))?;
+    Ok(socket)
+}
+
+fn accept_loop(shared: &Arc<Shared>, listener: &OwnedFd, stop: &OwnedFd) {
+    let pollfd = |fd: &OwnedFd| libc::pollfd {
+        fd: fd.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    loop {
+        let mut fds = [pollfd(stop), pollfd(listener)];
+        // SAFETY: polls a live array of two entries.
+        if unsafe { libc::poll(fds.as_mut_ptr(), 2, -1) } < 0 {
+            let error = io::Error::last_os_error();
+            if error.kind() == io::ErrorKind::Interrupted {
+                continue;
+            }
+            tracing::error!(%error, "poll on the control socket");
+            return;
+        }
+        if fds[0].revents != 0 {
+            return;
+        }
+        match seqpacket::accept(listener.as_fd()) {
+            Ok(socket) => welcome(shared, socket),
+            Err(error)
+                if matches!(error.raw_os_error(), Some(libc::EINTR | libc::ECONNABORTED)) => {}
+            Err(error) => {
+                tracing::warn!(%error, "no connection can be accepted now");
+                // SAFETY: polls one live entry; the pause ends early when the server stops.
+                unsafe { libc::poll(&mut pollfd(stop), 1, ACCEPT_PAUSE_MS) };
+            }
+        }
+    }
+}
+
+/// Gives a connection its thread.
+fn welcome(shared: &Arc<Shared>, socket: OwnedFd) {
+    let peer = match seqpacket::peer(socket.as_fd()) {
+        Ok(peer) => peer,
+        Err(error) => {
+            tracing::warn!(%error, "connection refused: no credentials");
+            return;
+        }
+    };
+    if let Err(error) = start_session(shared, socket, peer) {
+        tracing::warn!(pid = peer.pid, uid = peer.uid, error, "connection refused");
+    }
+}
+
+/// Removes a session from the list when its thread ends, in whatever way.
+struct Leave(Arc<Shared>, u64);
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        self.0.leave(self.1);
+    }
+}
+
+/// Starts a session's thread. Also used by tests, with one end of a socket pair.
+pub fn start_session(
+    shared: &Arc<Shared>,
+    socket: OwnedFd,
+    peer: Peer,
+) -> Result<(), &'static str> {
+    let socket = Arc::new(socket);
+    let leave = Leave(shared.clone(), shared.enter(&socket, peer.pid)?);
+    let shared = shared.clone();
+    let started = thread::Builder::new()
+        .name(format!("ctl-{}", peer.pid))
+        .spawn(move || {
+            let _leave = leave;
+            session::serve(&shared, socket.as_fd(), peer);
+            // Before `_leave` says that the session is over.
+            drop(socket);
+        });
+    started
+        .map(|_| ())
+        .map_err(|_| "no thread for it could be started")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,249 @@
+//! One connection, on its own thread: packets in, replies out, one at a time. When it ends, for whatever reason,
+//! the context that it opened ends with it.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use roceline_abi::PROTOCOL_VERSION;
+use roceline_abi::control::{
+    Kind, MAGIC, MAX_PAYLOAD, MORE, NO_FD, OpenDevice, Plain, ReplyHeader, RequestHeader,
+};
+
+use super::context::{Context, Opened};
+use super::error::CommandError;
+use super::seqpacket::{self, Peer};
+use super::server::Shared;
+use super::{query, uverbs};
+use crate::lcore::message::Command;
+
+const HEADER: usize = size_of::<RequestHeader>();
+
+/// Serves a connection until it ends. Never panics: a bug in a handler costs its program the context, and
+/// nobody else anything.
+pub fn serve(shared: &Arc<Shared>, socket: BorrowedFd<'_>, peer: Peer) {
+    let mut session = Session {
+        shared,
+        socket,
+        peer,
+        context: None,
+    };
+    let run = catch_unwind(AssertUnwindSafe(|| session.run()));
+    if run.is_err() {
+        tracing::error!(
+            pid = peer.pid,
+            "a control session failed by a bug; its context is closed"
+        );
+    }
+    if let Some(context) = session.context.take() {
+        if catch_unwind(AssertUnwindSafe(|| context.close())).is_err() {
+            tracing::error!(pid = peer.pid, "closing a context failed by a bug");
+        }
+    }
+}
+
+/// What goes back for one request.
+#[derive(Default)]
+struct Response {
+    payload: Vec<u8>,
+    fds: Vec<OwnedFd>,
+    fd_at: Option<u32>,
+}
+
+struct Session<'a> {
+    shared: &'a Arc<Shared>,
+    socket: BorrowedFd<'a>,
+    peer: Peer,
+    context: Option<Context>,
+}
+
+impl Session<'_> {
+    fn run(&mut self) {
+        let mut buffer = vec![0; HEADER + MAX_PAYLOAD];
+        loop {
+            let packet = match seqpacket::receive(self.socket, &mut buffer) {
+                Ok(Some(packet)) => packet,
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::warn!(pid = self.peer.pid, %error, "connection ends: unreadable packet");
+                    return;
+                }
+            };
+            let bytes = &buffer[..packet.len];
+            let Some(header) = RequestHeader::from_bytes(bytes).filter(|h| h.magic == MAGIC) else {
+                tracing::warn!(pid = self.peer.pid, "connection ends: not our protocol");
+                return;
+            };
+            if header.version != u32::from(PROTOCOL_VERSION) {
+                tracing::warn!(
+                    pid = self.peer.pid,
+                    theirs = header.version,
+                    ours = PROTOCOL_VERSION,
+                    "protocol versions differ: run the program with the `roceline run` of this daemon's installation"
+                );
+                self.reply_error(libc::EPROTO, &[]);
+                return;
+            }
+            let sent = match self.request(&header, &bytes[HEADER..], packet.fds) {
+                Ok(response) => self.reply(response),
+                Err(error) => self.refuse(&header, &error),
+            };
+            if !sent {
+                return;
+            }
+        }
+    }
+
+    fn request(
+        &mut self,
+        header: &RequestHeader,
+        payload: &[u8],
+        fds: Vec<OwnedFd>,
+    ) -> Result<Response, CommandError> {
+        if header.len as usize != payload.len() {
+            return Err(CommandError::Message("length and size differ"));
+        }
+        match Kind::from_u32(header.kind) {
+            Some(Kind::OpenDevice) => self.open(payload, fds),
+            Some(Kind::Uverbs) => {
+                let context = self.context.as_mut().ok_or(CommandError::NoDevice)?;
+                let answer = uverbs::execute(context, payload)?;
+                let fd_at = answer.fd.as_ref().map(|_| 0);
+                let fds = answer.fd.into_iter().collect();
+                Ok(Response {
+                    payload: answer.payload,
+                    fds,
+                    fd_at,
+                })
+            }
+            Some(Kind::Query) => {
+                let payload = query::answer(self.shared, payload)?;
+                Ok(Response {
+                    payload,
+                    ..Default::default()
+                })
+            }
+            Some(Kind::CloseChannel) => self.close_channel(payload),
+            None => Err(CommandError::Message("unknown kind of request")),
+        }
+    }
+
+    fn open(&mut self, payload: &[u8], fds: Vec<OwnedFd>) -> Result<Response, CommandError> {
+        if self.context.is_some() {
+            return Err(CommandError::SecondContext);
+        }
+        let request = OpenDevice::from_bytes(payload)
+            .filter(|_| payload.len() == size_of::<OpenDevice>())
+            .ok_or(CommandError::Message("OpenDevice of a wrong length"))?;
+        let mem = <[OwnedFd; 1]>::try_from(fds).map_err(|_| {
+            CommandError::Message("OpenDevice needs one descriptor: /proc/self/mem")
+        })?;
+        let [mem] = mem;
+        let Opened {
+            context,
+            reply,
+            wake,
+        } = Context::open(self.shared, self.peer, &request, mem)?;
+        let file = context.file.fd().try_clone_to_owned();
+        tracing::debug!(
+            pid = self.peer.pid,
+            device = context.nic().name,
+            "device opened"
+        );
+        // From here on the session closes it.
+        self.context = Some(context);
+        let file = file.map_err(|source| CommandError::System {
+            what: "duplicating a descriptor",
+            source,
+        })?;
+        let payload = reply.as_bytes().to_vec();
+        Ok(Response {
+            payload,
+            fds: vec![file, wake],
+            fd_at: None,
+        })
+    }
+
+    fn close_channel(&mut self, payload: &[u8]) -> Result<Response, CommandError> {
+        let context = self.context.as_mut().ok_or(CommandError::NoDevice)?;
+        let bytes = payload
+            .try_into()
+            .map_err(|_| CommandError::Message("CloseChannel of a wrong length"))?;
+        let channel = u32::from_ne_bytes(bytes);
+        if !context.channels.contains(&channel) {
+            return Err(CommandError::Handle {
+                kind: "completion channel",
+                handle: channel,
+            });
+        }
+        context.done(Command::RemoveChannel { channel })?;
+        context.channels.remove(&channel);
+        Ok(Response::default())
+    }
+
+    /// Sends a response, in several packets if need be. False if the connection is gone.
+    fn reply(&self, response: Response) -> bool {
+        let fds: Vec<BorrowedFd<'_>> = response.fds.iter().map(|fd| fd.as_fd()).collect();
+        let mut rest = response.payload.as_slice();
+        loop {
+            let (part, later) = rest.split_at(rest.len().min(MAX_PAYLOAD));
+            let header = ReplyHeader {
+                flags: if later.is_empty() { 0 } else { MORE },
+                fd_at: response.fd_at.unwrap_or(NO_FD),
+                len: part.len() as u32,
+                ..header(0)
+            };
+            if !self.send(&header, part, &fds) {
+                return false;
+            }
+            if later.is_empty() {
+                return true;
+            }
+            rest = later;
+        }
+    }
+
+    fn refuse(&self, header: &RequestHeader, error: &CommandError) -> bool {
+        let (pid, errno) = (self.peer.pid, error.errno());
+        if error.is_probe() {
+            tracing::debug!(pid, errno, "{error}");
+        } else {
+            tracing::warn!(pid, errno, "{error}");
+        }
+        // A query's sentence goes to the person who asked; a program's call has room for the errno only.
+        let text = error.to_string();
+        let query = Kind::from_u32(header.kind) == Some(Kind::Query);
+        self.reply_error(errno, if query { text.as_bytes() } else { &[] })
+    }
+
+    fn reply_error(&self, errno: i32, payload: &[u8]) -> bool {
+        let payload = &payload[..payload.len().min(MAX_PAYLOAD)];
+        self.send(
+            &ReplyHeader {
+                len: payload.len() as u32,
+                ..header(errno)
+            },
+            payload,
+            &[],
+        )
+    }
+
+    fn send(&self, header: &ReplyHeader, payload: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
+        let sent = seqpacket::send(self.socket, &[header.as_bytes(), payload], fds);
+        if let Err(error) = &sent {
+            tracing::debug!(pid = self.peer.pid, %error, "reply not sent");
+        }
+        sent.is_ok()
+    }
+}
+
+fn header(error: i32) -> ReplyHeader {
+    ReplyHeader {
+        magic: MAGIC,
+        version: PROTOCOL_VERSION.into(),
+        error,
+        flags: 0,
+        fd_at: NO_FD,
+        len: 0,
+    }
+}

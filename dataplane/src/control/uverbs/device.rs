@@ -1,0 +1,155 @@
+//! Commands about the device and its event channels.
+
+use roceline_abi::control::Plain;
+use roceline_engine::verbs::Mtu;
+
+use super::abi::{
+    ExQueryDevice, ExQueryDeviceTail, GetContextResp, OneWord, QueryDeviceResp, QueryPort,
+    QueryPortResp,
+};
+use super::{Answer, Call};
+use crate::control::context::{Context, event_pipe};
+use crate::control::error::CommandError;
+use crate::control::limits::{self, DeviceLimits};
+use crate::control::tree::{GID_TABLE_LEN, PKEY_TABLE_LEN, PORT_CAP_FLAGS};
+use crate::lcore::message::Command;
+use crate::nic::NicInfo;
+
+/// `IB_UVERBS_DEVICE_SYS_IMAGE_GUID`.
+const CAP_SYS_IMAGE_GUID: u32 = 1 << 11;
+/// `IB_UVERBS_DEVICE_RC_RNR_NAK_GEN`.
+const CAP_RC_RNR_NAK_GEN: u32 = 1 << 12;
+/// `IB_UVERBS_PCF_IP_BASED_GIDS`, which ib_core adds for every RoCE port.
+const PORT_IP_BASED_GIDS: u32 = 1 << 26;
+/// `IB_UVERBS_QPF_GRH_REQUIRED`, likewise.
+const PORT_GRH_REQUIRED: u8 = 1;
+/// `IB_PORT_ACTIVE`.
+const STATE_ACTIVE: u8 = 4;
+/// Physical state "link up".
+const PHYS_LINK_UP: u8 = 5;
+/// 4 lanes of EDR: 100 Gb/s, as the `rate` file in the sysfs tree says.
+const WIDTH_4X: u8 = 2;
+const SPEED_EDR: u8 = 32;
+/// `IBV_LINK_LAYER_ETHERNET`.
+const LINK_ETHERNET: u8 = 2;
+
+pub fn get_context(context: &mut Context, call: &Call<'_>) -> Result<Answer, CommandError> {
+    let fd = context.take_async_fd()?;
+    let comp_vectors = context.limits().comp_vectors;
+    let response = GetContextResp {
+        async_fd: 0,
+        num_comp_vectors: comp_vectors,
+    };
+    Ok(Answer {
+        fd: Some(fd),
+        ..call.answer(response.as_bytes(), &[])
+    })
+}
+
+pub fn query_device(context: &mut Context, call: &Call<'_>) -> Result<Answer, CommandError> {
+    context.ready()?;
+    Ok(call.answer(
+        device_response(context.nic(), context.limits()).as_bytes(),
+        &[],
+    ))
+}
+
+pub fn ex_query_device(context: &mut Context, call: &Call<'_>) -> Result<Answer, CommandError> {
+    context.ready()?;
+    let request: ExQueryDevice = call.request()?;
+    for (field, value) in [
+        ("comp_mask", request.comp_mask),
+        ("reserved", request.reserved),
+    ] {
+        if value != 0 {
+            return Err(CommandError::Field {
+                command: call.name,
+                field,
+                value: value.into(),
+            });
+        }
+    }
+    let base = device_response(context.nic(), context.limits());
+    let full = size_of::<QueryDeviceResp>() + size_of::<ExQueryDeviceTail>();
+    let tail = ExQueryDeviceTail {
+        response_length: call.core_out().min(full) as u32,
+        device_cap_flags_ex: base.device_cap_flags.into(),
+        ..Default::default()
+    };
+    Ok(call.answer(&[base.as_bytes(), tail.as_bytes()].concat(), &[]))
+}
+
+fn device_response(nic: &NicInfo, limits: &DeviceLimits) -> QueryDeviceResp {
+    let rd_atom = u32::from(limits.max_qp_rd_atom);
+    QueryDeviceResp {
+        fw_ver: limits::fw_version(),
+        node_guid: nic.node_guid,
+        sys_image_guid: nic.node_guid,
+        max_mr_size: limits.max_mr_size,
+        page_size_cap: limits::PAGE_SIZE_CAP,
+        vendor_id: limits::VENDOR_ID,
+        max_qp: limits.max_qp,
+        max_qp_wr: limits.max_qp_wr,
+        device_cap_flags: CAP_SYS_IMAGE_GUID | CAP_RC_RNR_NAK_GEN,
+        max_sge: limits.max_sge,
+        max_sge_rd: limits.max_sge,
+        max_cq: limits.max_cq,
+        max_cqe: limits.max_cqe,
+        max_mr: limits.max_mr,
+        max_pd: limits.max_pd,
+        max_qp_rd_atom: rd_atom,
+        max_res_rd_atom: rd_atom.saturating_mul(limits.max_qp),
+        max_qp_init_rd_atom: rd_atom,
+        // atomic_cap and what is not supported (UD, SRQ, MW, multicast, ...) stay 0.
+        max_pkeys: PKEY_TABLE_LEN as u16,
+        local_ca_ack_delay: limits.local_ca_ack_delay,
+        phys_port_cnt: 1,
+        ..Default::default()
+    }
+}
+
+pub fn query_port(context: &mut Context, call: &Call<'_>) -> Result<Answer, CommandError> {
+    context.ready()?;
+    let request: QueryPort = call.request()?;
+    if request.port_num != limits::PORT {
+        return Err(CommandError::Port(request.port_num));
+    }
+    let response = QueryPortResp {
+        port_cap_flags: PORT_CAP_FLAGS | PORT_IP_BASED_GIDS,
+        max_msg_sz: limits::MAX_MSG_SIZE,
+        gid_tbl_len: GID_TABLE_LEN as u32,
+        pkey_tbl_len: PKEY_TABLE_LEN as u16,
+        state: STATE_ACTIVE,
+        max_mtu: Mtu::M4096 as u8,
+        active_mtu: context.nic().active_mtu as u8,
+        max_vl_num: 1,
+        active_width: WIDTH_4X,
+        active_speed: SPEED_EDR,
+        phys_state: PHYS_LINK_UP,
+        link_layer: LINK_ETHERNET,
+        flags: PORT_GRH_REQUIRED,
+        ..Default::default()
+    };
+    Ok(call.answer(response.as_bytes(), &[]))
+}
+
+/// The response carries the channel's handle where the shim puts the descriptor's number
+/// (`roceline_abi::control`).
+pub fn create_comp_channel(context: &mut Context, call: &Call<'_>) -> Result<Answer, CommandError> {
+    context.ready()?;
+    context.check_quota(
+        "completion channels",
+        context.channels.len(),
+        context.limits().max_channels,
+    )?;
+    let (events, fd) = event_pipe().map_err(|source| CommandError::System {
+        what: "making a completion channel",
+        source,
+    })?;
+    let handle = context.handle(Command::AddChannel(events))?;
+    context.channels.insert(handle);
+    Ok(Answer {
+        fd: Some(fd),
+        ..call.answer(OneWord { value: handle }.as_bytes(), &[])
+    })
+}

@@ -1,0 +1,323 @@
+//! Protection domains, memory regions and completion queues.
+
+use std::sync::atomic::Ordering;
+
+use roceline_abi::control::Plain;
+use roceline_abi::layout::{ARM_NEXT, ARM_NONE, ARM_OFFSET, ARM_SOLICITED};
+use roceline_abi::queue::CQE_LOG2;
+use roceline_engine::memory::Access;
+
+use super::abi::{
+    CreateCq, CreateCqResp, Destroy, DestroyCqResp, ExCreateCq, ExTail, MmapInfo, OneHandle,
+    OneWord, RegMr, RegMrResp, ReqNotify,
+};
+use super::{Answer, Call};
+use crate::control::context::Context;
+use crate::control::error::CommandError;
+use crate::control::queue_memory::{Queue, Shape};
+use crate::lcore::message::{Command, Reply};
+
+/// Rights that a region can have: local write, remote write, remote read, remote atomic.
+const ACCESS_RIGHTS: u32 = 0xf;
+/// `IBV_ACCESS_MW_BIND`: windows may be bound to it; harmless, as there are no windows yet.
+const ACCESS_MW_BIND: u32 = 1 << 4;
+/// `IBV_ACCESS_HUGETLB`: a hint.
+const ACCESS_HUGETLB: u32 = 1 << 7;
+/// `IB_ACCESS_OPTIONAL`: a driver may ignore these (relaxed ordering is one).
+const ACCESS_OPTIONAL: u32 = 0x3ff0_0000;
+/// `IBV_ACCESS_ZERO_BASED`.
+const ACCESS_ZERO_BASED: u32 = 1 << 5;
+/// `IBV_ACCESS_ON_DEMAND`.
+const ACCESS_ON_DEMAND: u32 = 1 << 6;
+/// `IBV_ACCESS_FLUSH_GLOBAL` and `_PERSISTENT`.
+const ACCESS_FLUSH: u32 = 3 << 8;
+
+pub fn alloc_pd(context: &mut Context, call: &Call<'_>) -> Result<Answer, CommandError> {
+    context.ready()?;
+    context.check_quota(
+        "protection domains",
+        context.pds.len(),
+        context.limits().max_pd,
+    )?;
+    let handle = context.handle(Command::AllocPd)?;
+    context.pds.insert(handle);
+    Ok(call.answer(OneWord { value: handle }.as_bytes(), &[]))
+}
+
+pub fn dealloc_pd(context: &mut Context, call: &Call<'_>) -> Result<Answer, CommandError> {
+    context.ready()?;
+    let pd = context.pd(call.request::<OneHandle>()?.handle)?;
+    context.done(Command::DeallocPd { pd })?;
+    context.pds.remove(&pd);
+    Ok(Answer::default())
+}
+
+/// ib_core's checks (`ib_check_mr_access`, `ib_uverbs_reg_mr`) on what a program may ask for.
+fn access(flags: u32) -> Result<Access, CommandError> {
+    let known = ACCESS_RIGHTS | ACCESS_MW_BIND | ACCESS_HUGETLB | ACCESS_OPTIONAL;
+    let refused = ACCESS_ZERO_BASED | ACCESS_ON_DEMAND | ACCESS_FLUSH;
+    if flags & !(known | refused) != 0 {
+        return Err(CommandError::AccessBits(flags));
+    }
+    if flags & ACCESS_ON_DEMAND != 0 {
+        return Err(CommandError::Unsupported("on-demand paging"));
+    }
+    if flags & refused != 0 {
+        return Err(CommandError::Unsupported(
+            "a zero-based or flushable memory region",
+        ));
+    }
+    let access = Access(flags & ACCESS_RIGHTS);
+    let remote = Access::REMOTE_WRITE.0 | Access::REMOTE_ATOMIC.0;
+    if access.0 & remote != 0 && !access.allows(Access::LOCAL_WRITE) {
+        return Err(CommandError::RemoteWithoutLocal(flags));
+    }
+    Ok(access)
+}
+
+pub fn reg_mr(context: &mut Context, call: &Call<'_>) -> Result<Answer, CommandError> {
+    context.ready()?;
+    let request: RegMr = call.request()?;
+    let (addr, len, iova) = (request.start, request.length, request.hca_va);
+    // ib_core compares offsets in a page, as hardware translates page by page.
+    if (addr ^ iova) & 0xfff != 0 {
+        return Err(CommandError::IovaOffset { addr, iova });
+    }
+    let access = access(request.access_flags)?;
+    let pd = context.pd(request.pd_handle)?;
+    let limits = context.limits();
+    if len > limits.max_mr_size {
+        return Err(CommandError::Limit {
+            name: "length",
+            value: len,
+            limit: limits.max_mr_size,
+        });
+    }
+    context.check_quota("memory regions", context.mrs.len(), limits.max_mr)?;
+    // An iova is only a name, but its end must exist.
+    if iova.checked_add(len).is_none() {
+        return Err(CommandError::Range { addr: iova, len });
+    }
+    context
+        .program
+        .check(addr, len, access.allows(Access::LOCAL_WRITE))?;
+    match context.call(Command::RegMr {
+        pd,
+        addr,
+        iova,
+        len,
+        access,
+    })? {
+        Reply::Mr { handle, lkey, rkey } => {
+            context.mrs.insert(handle);
+            Ok(call.answer(
+                RegMrResp {
+                    mr_handle: handle,
+                    lkey,
+                    rkey,
+                }
+                .as_bytes(),
+                &[],
+            ))
+        }
+        other => Err(context.unexpected("RegMr", &other)),
+    }
+}
+
+pub fn dereg_mr(context: &mut Context, call: &Call<'_>) -> Result<Answer, CommandError> {
+    context.ready()?;
+    let mr = call.request::<OneHandle>()?.handle;
+    if !context.mrs.contains(&mr) {
+        return Err(CommandError::Handle {
+            kind: "memory region",
+            handle: mr,
+        });
+    }
+    context.done(Command::DeregMr { mr })?;
+    context.mrs.remove(&mr);
+    Ok(Answer::default())
+}
+
+/// What both forms of CREATE_CQ say.
+struct CqParams {
+    user_handle: u64,
+    cqe: u32,
+    comp_vector: u32,
+    comp_channel: i32,
+}
+
+pub fn create_cq(context: &mut Context, call: &Call<'_>) -> Result<Answer, CommandError> {
+    let r: CreateCq = call.request()?;
+    let params = CqParams {
+        user_handle: r.user_handle,
+        cqe: r.cqe,
+        comp_vector: r.comp_vector,
+        comp_channel: r.comp_channel,
+    };
+    let (response, mmap) = new_cq(context, call, &params)?;
+    Ok(call.answer(response.as_bytes(), mmap.as_bytes()))
+}
+
+pub fn ex_create_cq(context: &mut Context, call: &Call<'_>) -> Result<Answer, CommandError> {
+    let r: ExCreateCq = call.request()?;
+    for (field, value) in [("comp_mask", r.comp_mask), ("reserved", r.reserved)] {
+        if value != 0 {
+            return Err(CommandError::Field {
+                command: call.name,
+                field,
+                value: value.into(),
+            });
+        }
+    }
+    if r.flags != 0 {
+        return Err(CommandError::Unsupported(
+            "a CQ with flags (time stamps, ignore overrun)",
+        ));
+    }
+    let params = CqParams {
+        user_handle: r.user_handle,
+        cqe: r.cqe,
+        comp_vector: r.comp_vector,
+        comp_channel: r.comp_channel,
+    };
+    let (response, mmap) = new_cq(context, call, &params)?;
+    let size = size_of::<CreateCqResp>() + size_of::<ExTail>();
+    let tail = ExTail {
+        comp_mask: 0,
+        response_length: size as u32,
+    };
+    Ok(call.answer(
+        &[response.as_bytes(), tail.as_bytes()].concat(),
+        mmap.as_bytes(),
+    ))
+}
+
+fn new_cq(
+    context: &mut Context,
+    call: &Call<'_>,
+    params: &CqParams,
+) -> Result<(CreateCqResp, MmapInfo), CommandError> {
+    context.ready()?;
+    let limits = *context.limits();
+    call.need_driver_out(size_of::<MmapInfo>())?;
+    if params.cqe == 0 {
+        return Err(CommandError::Zero { name: "cqe" });
+    }
+    for (name, value, limit) in [
+        ("cqe", params.cqe, limits.max_cqe),
+        ("comp_vector", params.comp_vector, limits.comp_vectors - 1),
+    ] {
+        if value > limit {
+            return Err(CommandError::Limit {
+                name,
+                value: value.into(),
+                limit: limit.into(),
+            });
+        }
+    }
+    let channel = u32::try_from(params.comp_channel).ok();
+    if let Some(handle) = channel.filter(|c| !context.channels.contains(c)) {
+        return Err(CommandError::Handle {
+            kind: "completion channel",
+            handle,
+        });
+    }
+    context.check_quota("completion queues", context.cqs.len(), limits.max_cq)?;
+    let queue = context
+        .queues
+        .alloc(&context.file, Shape::new(params.cqe, 1 << CQE_LOG2))?;
+    let user_handle = params.user_handle;
+    let command = Command::CreateCq {
+        queue: queue.loc(),
+        channel,
+        user_handle,
+    };
+    let handle = match context.handle(command) {
+        Ok(handle) => handle,
+        Err(error) => {
+            context.free_after(&error, [queue]);
+            return Err(error);
+        }
+    };
+    // The program does not know the handle yet, so nobody else writes its arm word.
+    context
+        .file
+        .store_u32(ARM_OFFSET + 4 * u64::from(handle), ARM_NONE);
+    let response = CreateCqResp {
+        cq_handle: handle,
+        cqe: queue.entries(),
+    };
+    let mmap = mmap_info(&queue);
+    context.cqs.insert(handle, queue);
+    Ok((response, mmap))
+}
+
+/// What a program gives to `mmap`. No queue within the limits has 4 GiB.
+pub fn mmap_info(queue: &Queue) -> MmapInfo {
+    MmapInfo {
+        offset: queue.offset(),
+        size: queue.bytes() as u32,
+        pad: 0,
+    }
+}
+
+pub fn destroy_cq(context: &mut Context, call: &Call<'_>) -> Result<Answer, CommandError> {
+    context.ready()?;
+    let cq = context.cq(call.request::<Destroy>()?.handle)?;
+    match context.call(Command::DestroyCq { cq })? {
+        Reply::Events { comp, asynchronous } => {
+            if let Some(queue) = context.cqs.remove(&cq) {
+                context.queues.free(&context.file, queue);
+            }
+            let response = DestroyCqResp {
+                comp_events_reported: comp,
+                async_events_reported: asynchronous,
+            };
+            Ok(call.answer(response.as_bytes(), &[]))
+        }
+        other => Err(context.unexpected("DestroyCq", &other)),
+    }
+}
+
+/// The shim arms in shared memory; this is for whoever sends the command all the same.
+pub fn req_notify(context: &mut Context, call: &Call<'_>) -> Result<Answer, CommandError> {
+    context.ready()?;
+    let request: ReqNotify = call.request()?;
+    let cq = context.cq(request.cq_handle)?;
+    let wanted = if request.solicited_only != 0 {
+        ARM_SOLICITED
+    } else {
+        ARM_NEXT
+    };
+    // "Next" includes "solicited", so a later, weaker request does not take it back.
+    const _: () = assert!(ARM_NONE < ARM_SOLICITED && ARM_SOLICITED < ARM_NEXT);
+    context
+        .file
+        .atomic_u32(ARM_OFFSET + 4 * u64::from(cq))
+        .fetch_max(wanted, Ordering::SeqCst);
+    Ok(Answer::default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn access_flags_follow_ib_core() {
+        assert_eq!(access(0).unwrap(), Access(0));
+        assert_eq!(access(0b111).unwrap(), Access(0b111));
+        // Relaxed ordering, a huge page hint and window binding are no rights.
+        assert_eq!(access(1 | 1 << 20 | 1 << 7 | 1 << 4).unwrap(), Access(1));
+        for remote in [2, 8, 2 | 4] {
+            assert_eq!(access(remote).unwrap_err().errno(), libc::EINVAL);
+        }
+        assert_eq!(access(1 << 30).unwrap_err().errno(), libc::EINVAL);
+        assert_eq!(access(1 << 10).unwrap_err().errno(), libc::EINVAL);
+        for unsupported in [1 << 5, 1 << 6, 1 << 8, 1 << 9] {
+            assert_eq!(
+                access(1 | unsupported).unwrap_err().errno(),
+                libc::EOPNOTSUPP
+            );
+        }
+    }
+}

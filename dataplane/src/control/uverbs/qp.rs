@@ -1,0 +1,540 @@
+//! Queue pairs: sizes rounded as the rxe driver rounds them, attributes checked as ib_core and rxe check them,
+//! and the path to the peer resolved. Whether a transition is allowed is the engine's business.
+
+use roceline_abi::control::Plain;
+use roceline_abi::queue::{RECV_WQE_SGES, SEND_WQE_SGES, Sge};
+use roceline_engine::memory::Access;
+use roceline_engine::verbs::{Mtu, Path, QpAttr, QpInit, QpState, QpType, mask};
+use roceline_engine::wire::{Gid, Psn};
+
+use super::abi::{
+    CreateQp, CreateQpResp, Destroy, ExCreateQp, ExModifyQp, ExTail, ModifyQp, OneWord, QpDest,
+    QpMmapInfo, QpParams, QueryQp, QueryQpResp,
+};
+use super::objects::mmap_info;
+use super::{Answer, Call};
+use crate::control::context::{Context, QpQueues};
+use crate::control::error::CommandError;
+use crate::control::limits::{self, DeviceLimits};
+use crate::control::queue_memory::Shape;
+use crate::lcore::message::{Command, Reply};
+
+/// Hop limit of every packet: the kernel's default, which ib_core takes from the route and puts in place of the
+/// program's (`ib_resolve_unicast_gid_dmac`). ibv_rc_pingpong asks for 1, perftest for 255.
+const HOP_LIMIT: u8 = 64;
+/// The bits before RATE_LIMIT: `IB_QP_ATTR_STANDARD_BITS`.
+const STANDARD_BITS: u32 = (1 << 21) - 1;
+const SGE_BYTES: u32 = size_of::<Sge>() as u32;
+
+pub fn create_qp(context: &mut Context, call: &Call<'_>) -> Result<Answer, CommandError> {
+    let request: CreateQp = call.request()?;
+    let (response, mmap) = new_qp(context, call, &request.params)?;
+    Ok(call.answer(response.as_bytes(), mmap.as_bytes()))
+}
+
+pub fn ex_create_qp(context: &mut Context, call: &Call<'_>) -> Result<Answer, CommandError> {
+    let request: ExCreateQp = call.request()?;
+    if request.comp_mask != 0 {
+        return Err(CommandError::Unsupported(
+            "a QP with a receive indirection table (RSS)",
+        ));
+    }
+    if request.create_flags != 0 {
+        return Err(CommandError::Unsupported("a QP with create flags"));
+    }
+    let (response, mmap) = new_qp(context, call, &request.params)?;
+    let size = size_of::<CreateQpResp>() + size_of::<ExTail>();
+    let tail = ExTail {
+        comp_mask: 0,
+        response_length: size as u32,
+    };
+    Ok(call.answer(
+        &[response.as_bytes(), tail.as_bytes()].concat(),
+        mmap.as_bytes(),
+    ))
+}
+
+/// `enum ibv_qp_type`.
+fn qp_type(number: u8) -> Result<QpType, CommandError> {
+    match number {
+        2 => Ok(QpType::Rc),
+        3 => Err(CommandError::QpType("UC")),
+        4 => Err(CommandError::QpType("UD")),
+        8 => Err(CommandError::QpType("raw packet")),
+        9 | 10 => Err(CommandError::QpType("XRC")),
+        _ => Err(CommandError::Limit {
+            name: "qp_type",
+            value: number.into(),
+            limit: 10,
+        }),
+    }
+}
+
+/// Sizes of a QP's queues, and what the program is told of them.
+struct Sizes {
+    sq: Shape,
+    rq: Shape,
+    max_send_sge: u32,
+    max_inline: u32,
+}
+
+/// rxe's rule (`rxe_qp_init_sq`, `rxe_qp_init_rq`): SGEs and inline bytes share the space behind the WQE's header,
+/// so who has room for one has it for the other, and both are reported. More inline space than was asked for would
+/// double the stride.
+fn sizes(params: &QpParams, limits: &DeviceLimits) -> Result<Sizes, CommandError> {
+    for (name, value, limit) in [
+        ("max_send_wr", params.max_send_wr, limits.max_qp_wr),
+        ("max_recv_wr", params.max_recv_wr, limits.max_qp_wr),
+        ("max_send_sge", params.max_send_sge, limits.max_sge),
+        ("max_recv_sge", params.max_recv_sge, limits.max_sge),
+        ("max_inline_data", params.max_inline_data, limits.max_inline),
+    ] {
+        if value > limit {
+            return Err(CommandError::Limit {
+                name,
+                value: value.into(),
+                limit: limit.into(),
+            });
+        }
+    }
+    let space = (params.max_send_sge * SGE_BYTES).max(params.max_inline_data);
+    let recv = u64::from(params.max_recv_sge * SGE_BYTES);
+    Ok(Sizes {
+        sq: Shape::new(params.max_send_wr, SEND_WQE_SGES + u64::from(space)),
+        rq: Shape::new(params.max_recv_wr, RECV_WQE_SGES + recv),
+        max_send_sge: space / SGE_BYTES,
+        max_inline: space,
+    })
+}
+
+fn new_qp(
+    context: &mut Context,
+    call: &Call<'_>,
+    params: &QpParams,
+) -> Result<(CreateQpResp, QpMmapInfo), CommandError> {
+    context.ready()?;
+    let limits = *context.limits();
+    call.need_driver_out(size_of::<QpMmapInfo>())?;
+    let qp_type = qp_type(params.qp_type)?;
+    if params.is_srq != 0 {
+        return Err(CommandError::Unsupported(
+            "a QP with a shared receive queue",
+        ));
+    }
+    let pd = context.pd(params.pd_handle)?;
+    let send_cq = context.cq(params.send_cq_handle)?;
+    let recv_cq = context.cq(params.recv_cq_handle)?;
+    let sizes = sizes(params, &limits)?;
+    context.check_quota("queue pairs", context.qps.len(), limits.max_qp)?;
+    let sq = context.queues.alloc(&context.file, sizes.sq)?;
+    // The provider maps the receive queue even when it was asked for with no entries.
+    let rq = match context.queues.alloc(&context.file, sizes.rq) {
+        Ok(rq) => rq,
+        Err(error) => {
+            context.queues.free(&context.file, sq);
+            return Err(error);
+        }
+    };
+    let init = QpInit {
+        qp_type,
+        pd,
+        send_cq,
+        recv_cq,
+        sq_sig_all: params.sq_sig_all != 0,
+        max_send_wr: sq.entries(),
+        max_send_sge: sizes.max_send_sge,
+        max_recv_sge: params.max_recv_sge,
+        max_inline: sizes.max_inline,
+    };
+    let max_recv_wr = rq.entries();
+    let command = Command::CreateQp {
+        init,
+        sq: sq.loc(),
+        rq: rq.loc(),
+        max_recv_wr,
+        user_handle: params.user_handle,
+    };
+    let reply = context.call(command).and_then(|reply| match reply {
+        Reply::Qp { handle, qpn } => Ok((handle, qpn)),
+        other => Err(context.unexpected("CreateQp", &other)),
+    });
+    let (handle, qpn) = match reply {
+        Ok(created) => created,
+        Err(error) => {
+            context.free_after(&error, [sq, rq]);
+            return Err(error);
+        }
+    };
+    let response = CreateQpResp {
+        qp_handle: handle,
+        qpn,
+        max_send_wr: init.max_send_wr,
+        max_recv_wr,
+        max_send_sge: init.max_send_sge,
+        max_recv_sge: init.max_recv_sge,
+        max_inline_data: init.max_inline,
+        reserved: 0,
+    };
+    let mmap = QpMmapInfo {
+        rq: mmap_info(&rq),
+        sq: mmap_info(&sq),
+    };
+    context.qps.insert(handle, QpQueues { sq, rq });
+    Ok((response, mmap))
+}
+
+pub fn destroy_qp(context: &mut Context, call: &Call<'_>) -> Result<Answer, CommandError> {
+    context.ready()?;
+    let qp = context.qp(call.request::<Destroy>()?.handle)?;
+    match context.call(Command::DestroyQp { qp })? {
+        Reply::Events { asynchronous, .. } => {
+            if let Some(QpQueues { sq, rq }) = context.qps.remove(&qp) {
+                context.queues.free(&context.file, sq);
+                context.queues.free(&context.file, rq);
+            }
+            Ok(call.answer(
+                OneWord {
+                    value: asynchronous,
+                }
+                .as_bytes(),
+                &[],
+            ))
+        }
+        other => Err(context.unexpected("DestroyQp", &other)),
+    }
+}
+
+pub fn modify_qp(context: &mut Context, call: &Call<'_>) -> Result<Answer, CommandError> {
+    modify(context, &call.request::<ModifyQp>()?)?;
+    Ok(Answer::default())
+}
+
+pub fn ex_modify_qp(context: &mut Context, call: &Call<'_>) -> Result<Answer, CommandError> {
+    let request: ExModifyQp = call.request()?;
+    modify(context, &request.base)?;
+    let response = ExTail {
+        comp_mask: 0,
+        response_length: size_of::<ExTail>() as u32,
+    };
+    Ok(call.answer(response.as_bytes(), &[]))
+}
+
+fn modify(context: &mut Context, request: &ModifyQp) -> Result<(), CommandError> {
+    context.ready()?;
+    let qp = context.qp(request.qp_handle)?;
+    let attr_mask = request.attr_mask;
+    if attr_mask & mask::RATE_LIMIT != 0 {
+        return Err(CommandError::Unsupported("a rate limit on a QP"));
+    }
+    if attr_mask & !STANDARD_BITS != 0 {
+        return Err(CommandError::Unsupported(
+            "an attribute mask with unknown bits",
+        ));
+    }
+    if attr_mask & mask::ALT_PATH != 0 {
+        return Err(CommandError::Unsupported("an alternate path (APM)"));
+    }
+    let attr = attributes(context, request)?;
+    if attr_mask & mask::CUR_STATE != 0 {
+        check_current_state(context, qp, request.cur_qp_state.into())?;
+    }
+    context.done(Command::ModifyQp {
+        qp,
+        attr: Box::new(attr),
+        mask: attr_mask,
+    })
+}
+
+/// The program says in which state it believes the QP to be (IBTA 11.2.5.2, "current QP state").
+fn check_current_state(context: &Context, qp: u32, claimed: u32) -> Result<(), CommandError> {
+    let claimed_state = QpState::from_raw(claimed).ok_or(CommandError::QpState(claimed))?;
+    let (attr, ..) = state_of(context, qp)?;
+    if attr.state != claimed_state {
+        return Err(CommandError::CurrentState {
+            qp,
+            state: attr.state as u32,
+            claimed,
+        });
+    }
+    Ok(())
+}
+
+/// The attributes that the mask names, in range; all others keep their defaults and mean nothing.
+fn attributes(context: &Context, request: &ModifyQp) -> Result<QpAttr, CommandError> {
+    let mut attr = QpAttr::default();
+    let set = |bit: u32| request.attr_mask & bit != 0;
+    let within = |name, value: u8, limit: u8| {
+        if value > limit {
+            return Err(CommandError::Limit {
+                name,
+                value: value.into(),
+                limit: limit.into(),
+            });
+        }
+        Ok(value)
+    };
+    if set(mask::STATE) {
+        let state = u32::from(request.qp_state);
+        attr.state = QpState::from_raw(state).ok_or(CommandError::QpState(state))?;
+    }
+    if set(mask::EN_SQD_ASYNC_NOTIFY) {
+        attr.sqd_async_notify = request.en_sqd_async_notify != 0;
+    }
+    if set(mask::ACCESS_FLAGS) {
+        // A QP's rights are the remote ones; local write is often given along and means nothing.
+        attr.access = Access(request.qp_access_flags & 0xf);
+    }
+    if set(mask::PKEY_INDEX) {
+        if request.pkey_index != 0 {
+            let value = request.pkey_index.into();
+            return Err(CommandError::Limit {
+                name: "pkey_index",
+                value,
+                limit: 0,
+            });
+        }
+        attr.pkey_index = 0;
+    }
+    if set(mask::PORT) {
+        if request.port_num != limits::PORT {
+            return Err(CommandError::Port(request.port_num));
+        }
+        attr.port = request.port_num;
+    }
+    if set(mask::QKEY) {
+        attr.qkey = request.qkey;
+    }
+    if set(mask::AV) {
+        attr.path = path(context, &request.dest)?;
+    }
+    if set(mask::PATH_MTU) {
+        attr.path_mtu = path_mtu(context, request.path_mtu.into())?;
+    }
+    if set(mask::TIMEOUT) {
+        attr.timeout = within("timeout", request.timeout, 31)?;
+    }
+    if set(mask::RETRY_CNT) {
+        attr.retry_cnt = within("retry_cnt", request.retry_cnt, 7)?;
+    }
+    if set(mask::RNR_RETRY) {
+        attr.rnr_retry = within("rnr_retry", request.rnr_retry, 7)?;
+    }
+    if set(mask::RQ_PSN) {
+        attr.rq_psn = Psn::new(request.rq_psn);
+    }
+    if set(mask::SQ_PSN) {
+        attr.sq_psn = Psn::new(request.sq_psn);
+    }
+    let rd_atom = context.limits().max_qp_rd_atom;
+    if set(mask::MAX_QP_RD_ATOMIC) {
+        attr.max_rd_atomic = within("max_rd_atomic", request.max_rd_atomic, rd_atom)?;
+    }
+    if set(mask::MAX_DEST_RD_ATOMIC) {
+        attr.max_dest_rd_atomic =
+            within("max_dest_rd_atomic", request.max_dest_rd_atomic, rd_atom)?;
+    }
+    if set(mask::MIN_RNR_TIMER) {
+        attr.min_rnr_timer = within("min_rnr_timer", request.min_rnr_timer, 31)?;
+    }
+    if set(mask::PATH_MIG_STATE) {
+        // 0 is "migrated", the only state without an alternate path.
+        within("path_mig_state", request.path_mig_state, 0)?;
+    }
+    if set(mask::DEST_QPN) {
+        if request.dest_qp_num > 0xff_ffff {
+            let value = request.dest_qp_num.into();
+            return Err(CommandError::Limit {
+                name: "dest_qp_num",
+                value,
+                limit: 0xff_ffff,
+            });
+        }
+        attr.dest_qpn = request.dest_qp_num;
+    }
+    Ok(attr)
+}
+
+fn path_mtu(context: &Context, number: u32) -> Result<Mtu, CommandError> {
+    let mtu = Mtu::from_raw(number).ok_or(CommandError::MtuNumber(number))?;
+    let nic = context.nic();
+    if mtu > nic.active_mtu {
+        return Err(CommandError::PathMtu {
+            device: nic.name.clone(),
+            asked: mtu.bytes(),
+            active: nic.active_mtu.bytes(),
+            port: nic.port_mtu,
+        });
+    }
+    Ok(mtu)
+}
+
+/// Resolves an address vector. RC resolves once, here; the neighbours are known from the start, so nothing waits.
+fn path(context: &Context, dest: &QpDest) -> Result<Path, CommandError> {
+    let nic = context.nic();
+    if dest.port_num != limits::PORT {
+        return Err(CommandError::Port(dest.port_num));
+    }
+    if dest.is_global == 0 {
+        return Err(CommandError::NotGlobal);
+    }
+    let sgid = nic
+        .gids
+        .get(usize::from(dest.sgid_index))
+        .map(|entry| entry.gid)
+        .ok_or_else(|| CommandError::GidIndex {
+            device: nic.name.clone(),
+            index: dest.sgid_index,
+            count: nic.gids.len(),
+        })?;
+    let dgid = Gid(dest.dgid);
+    let address = dgid.to_ip();
+    if address.is_unspecified() || address.is_multicast() {
+        return Err(CommandError::DestinationGid(address));
+    }
+    if sgid.ipv4().is_some() != dgid.ipv4().is_some() {
+        let index = dest.sgid_index;
+        return Err(CommandError::GidFamily {
+            sgid: sgid.to_ip(),
+            dgid: address,
+            index,
+        });
+    }
+    let dmac = context
+        .neighbour(dgid)
+        .ok_or_else(|| CommandError::Neighbour {
+            device: nic.name.clone(),
+            dgid: address,
+        })?;
+    Ok(Path {
+        sgid,
+        dgid,
+        sgid_index: dest.sgid_index,
+        smac: nic.mac,
+        dmac,
+        flow_label: dest.flow_label & 0xf_ffff,
+        traffic_class: dest.traffic_class,
+        hop_limit: HOP_LIMIT,
+        sl: dest.sl & 0x7,
+    })
+}
+
+fn state_of(context: &Context, qp: u32) -> Result<(QpAttr, QpInit, u32), CommandError> {
+    match context.call(Command::QueryQp { qp })? {
+        Reply::QpState {
+            attr,
+            init,
+            max_recv_wr,
+        } => Ok((*attr, *init, max_recv_wr)),
+        other => Err(context.unexpected("QueryQp", &other)),
+    }
+}
+
+pub fn query_qp(context: &mut Context, call: &Call<'_>) -> Result<Answer, CommandError> {
+    context.ready()?;
+    let qp = context.qp(call.request::<QueryQp>()?.qp_handle)?;
+    let (attr, init, max_recv_wr) = state_of(context, qp)?;
+    let path = &attr.path;
+    let response = QueryQpResp {
+        dest: QpDest {
+            dgid: path.dgid.0,
+            flow_label: path.flow_label,
+            sgid_index: path.sgid_index,
+            hop_limit: path.hop_limit,
+            traffic_class: path.traffic_class,
+            sl: path.sl,
+            is_global: u8::from(path.dgid != Gid::default()),
+            port_num: attr.port,
+            ..Default::default()
+        },
+        max_send_wr: init.max_send_wr,
+        max_recv_wr,
+        max_send_sge: init.max_send_sge,
+        max_recv_sge: init.max_recv_sge,
+        max_inline_data: init.max_inline,
+        qkey: attr.qkey,
+        rq_psn: attr.rq_psn.get(),
+        sq_psn: attr.sq_psn.get(),
+        dest_qp_num: attr.dest_qpn,
+        qp_access_flags: attr.access.0,
+        pkey_index: attr.pkey_index,
+        qp_state: attr.state as u8,
+        cur_qp_state: attr.state as u8,
+        path_mtu: attr.path_mtu as u8,
+        max_rd_atomic: attr.max_rd_atomic,
+        max_dest_rd_atomic: attr.max_dest_rd_atomic,
+        min_rnr_timer: attr.min_rnr_timer,
+        port_num: attr.port,
+        timeout: attr.timeout,
+        retry_cnt: attr.retry_cnt,
+        rnr_retry: attr.rnr_retry,
+        sq_sig_all: u8::from(init.sq_sig_all),
+        ..Default::default()
+    };
+    Ok(call.answer(response.as_bytes(), &[]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn params(wr: u32, sge: u32, inline: u32) -> QpParams {
+        QpParams {
+            max_send_wr: wr,
+            max_recv_wr: wr,
+            max_send_sge: sge,
+            max_recv_sge: sge,
+            max_inline_data: inline,
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn sizes_are_rounded_as_the_rxe_driver_rounds_them() {
+        let limits = DeviceLimits::default();
+        for (sge, inline, sges, bytes, stride) in [
+            (1, 0, 1, 16, 256),
+            (1, 48, 3, 48, 256),
+            (1, 49, 3, 49, 512),
+            (0, 0, 0, 0, 256),
+            (32, 0, 32, 512, 1024),
+            (1, 512, 32, 512, 1024),
+            (2, 20, 2, 32, 256),
+        ] {
+            let s = sizes(&params(100, sge, inline), &limits).unwrap();
+            assert_eq!(
+                (s.max_send_sge, s.max_inline),
+                (sges, bytes),
+                "{sge} {inline}"
+            );
+            assert_eq!(s.sq, Shape::new(100, stride));
+            assert_eq!(s.sq.entries(), 127);
+        }
+        let s = sizes(&params(0, 1, 0), &limits).unwrap();
+        assert_eq!((s.rq, s.rq.entries()), (Shape::new(0, 64), 1));
+    }
+
+    #[test]
+    fn what_the_device_does_not_report_it_does_not_give() {
+        let limits = DeviceLimits::default();
+        for bad in [
+            params(limits.max_qp_wr + 1, 1, 0),
+            params(1, 33, 0),
+            params(1, 1, 513),
+        ] {
+            assert_eq!(sizes(&bad, &limits).err().unwrap().errno(), libc::EINVAL);
+        }
+        assert!(sizes(&params(limits.max_qp_wr, 32, 512), &limits).is_ok());
+        assert!(sizes(&params(u32::MAX, u32::MAX, u32::MAX), &limits).is_err());
+    }
+
+    #[test]
+    fn only_rc_is_supported() {
+        assert!(qp_type(2).is_ok());
+        for number in [3, 4, 8, 9, 10] {
+            assert_eq!(qp_type(number).unwrap_err().errno(), libc::EOPNOTSUPP);
+        }
+        for number in [0, 1, 5, 7, 11, 255] {
+            assert_eq!(qp_type(number).unwrap_err().errno(), libc::EINVAL);
+        }
+    }
+}
