@@ -344,7 +344,7 @@ impl Ethdev {
     #[inline(always)]
     fn enter(&self) -> bool {
         // SAFETY: a valid port.
-        self.memif.is_none() || unsafe { sys::rl_memif_enter(self.port) != 0 }
+        self.memif.is_none() || (self.started && unsafe { sys::rl_memif_enter(self.port) != 0 })
     }
 
     #[inline(always)]
@@ -461,12 +461,15 @@ impl Driver for Ethdev {
             taken = self.drop_oversize(burst);
         }
         let offered = burst.len();
-        if offered == 0 || !self.enter() {
+        if offered == 0 {
             return taken;
         }
         let offered_bytes = bytes(burst.as_slice());
-        let sent = usize::from(self.send(burst.front(), offered as u16));
-        self.leave();
+        let mut sent = 0;
+        if self.enter() {
+            sent = usize::from(self.send(burst.front(), offered as u16));
+            self.leave();
+        }
         // SAFETY: the driver took over the first `sent`.
         unsafe { burst.forget_front(sent) };
         self.count.tx_packets += sent as u64;

@@ -182,6 +182,11 @@ impl Mempool {
         &self.config
     }
 
+    /// The EAL whose memory it is made of.
+    pub fn eal(&self) -> &Eal {
+        &self.eal
+    }
+
     /// For rx queues.
     pub(super) fn as_ptr(&self) -> *mut sys::rte_mempool {
         self.raw.as_ptr()
