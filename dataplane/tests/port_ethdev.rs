@@ -292,6 +292,16 @@ fn mtu_rules(eal: &Eal) {
     assert!(error.to_string().contains("bsize=4352"), "{error}");
     let port: Port = Ethdev::open(eal, &jumbo, &device(memif)).unwrap().into();
     assert!(!port.link().up, "no client yet");
+
+    // The driver alone would go on listening, with a handler whose memory is freed.
+    let listens = || {
+        std::fs::read_to_string("/proc/net/unix")
+            .unwrap()
+            .contains("@roceline-mtu")
+    };
+    assert!(listens());
+    drop(port);
+    assert!(!listens() || !dpdk_sys::MEMIF_GUARDED);
 }
 
 fn errors_name_the_device(eal: &Eal) {

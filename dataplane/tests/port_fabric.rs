@@ -285,11 +285,8 @@ fn a_sleeping_receiver_is_woken(eal: &Eal, pool: &Arc<Mempool>) {
                     revents: 0,
                 };
                 // SAFETY: one valid pollfd.
-                assert_eq!(
-                    unsafe { libc::poll(&mut poll, 1, 60_000) },
-                    1,
-                    "lost at {received}"
-                );
+                let ready = unsafe { libc::poll(&mut poll, 1, 60_000) };
+                assert_eq!(ready, 1, "a wake-up was lost at {received}");
                 slept += 1;
                 b.disarm_rx();
             }

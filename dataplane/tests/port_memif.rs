@@ -220,6 +220,43 @@ fn peer() {
     }
 }
 
+/// The driver unmaps the rings of a peer that went on another thread: not while a burst is in progress.
+fn the_connection_is_torn_down_between_bursts(nic: &mut Nic, socket: &Path) {
+    // Ports that do not exist stand for others that are polled at the same time.
+    const IN_A_BURST: u16 = 30;
+    const NEXT_BURST: u16 = 31;
+    let peer = Peer::start("client", "echo", socket);
+    nic.echo_until("link up", |nic| nic.port.link().up);
+    // The hand-shake's last message may still be on its way: enter once the gate stays open.
+    // SAFETY: both numbers are below RTE_MAX_ETHPORTS.
+    unsafe {
+        while dpdk_sys::rl_memif_enter(IN_A_BURST) == 0 {
+            thread::yield_now();
+        }
+    }
+    peer.kill();
+    let deadline = Instant::now() + PATIENCE;
+    // SAFETY: as above.
+    while unsafe { dpdk_sys::rl_memif_enter(NEXT_BURST) } != 0 {
+        assert!(Instant::now() < deadline, "the handler did not come");
+        // SAFETY: as above; entered just now.
+        unsafe { dpdk_sys::rl_memif_leave(NEXT_BURST) };
+        thread::yield_now();
+    }
+    assert!(
+        nic.port.link().up,
+        "the handler did not wait for the burst to end"
+    );
+    assert_eq!(
+        nic.port.rx_burst(&mut Burst::new()),
+        0,
+        "no burst begins while it waits"
+    );
+    // SAFETY: as above; entered before.
+    unsafe { dpdk_sys::rl_memif_leave(IN_A_BURST) };
+    nic.echo_until("link down", |nic| !nic.port.link().up);
+}
+
 struct TempDir(PathBuf);
 
 impl Drop for TempDir {
@@ -255,6 +292,9 @@ fn memif() {
         nic.blast_until("frames for nobody", |nic| {
             nic.counter("tx_link_down") > lost + 100
         });
+    }
+    if dpdk_sys::MEMIF_GUARDED {
+        the_connection_is_torn_down_between_bursts(&mut nic, &socket);
     }
     let mut peer = Peer::start("client", "check", &socket);
     nic.echo_until("the last client's check", |_| peer.ended());

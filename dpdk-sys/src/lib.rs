@@ -15,3 +15,6 @@ mod bindings {
 }
 
 pub use bindings::*;
+
+/// Whether net_memif's handlers wait for bursts to end (`memif_guard.c`): only where its archive is linked.
+pub const MEMIF_GUARDED: bool = cfg!(not(feature = "shared"));

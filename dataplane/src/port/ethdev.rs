@@ -5,11 +5,8 @@
 //! dropped), frames for a link that is down do not wait for ever, a net_memif client finds its server again.
 
 use std::ffi::{CStr, CString, c_char};
-use std::fs;
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
-use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +14,7 @@ use std::time::{Duration, Instant};
 use dpdk_sys as sys;
 
 use super::eal::strerror;
-use super::{Burst, Counters, Driver, Eal, Mempool, PortError, RX_BURST};
+use super::{Burst, Counters, Driver, Eal, Mempool, PortError, RX_BURST, memif};
 
 /// Ethernet header and FCS-less VLAN tag: what a frame adds to the MTU.
 const FRAME_OVERHEAD: u32 = 18;
@@ -78,7 +75,7 @@ pub struct Ethdev {
     made: Option<CString>,
     /// Longest frame that may be sent; 0 leaves the judgement to the driver.
     max_frame: usize,
-    memif: Option<MemifRole>,
+    memif: Option<memif::Role>,
     started: bool,
     /// When a net_memif client last tried to connect.
     tried: Option<Instant>,
@@ -94,12 +91,6 @@ pub struct Ethdev {
 // SAFETY: a port's queues may be polled by any thread, one at a time, which `&mut self` sees to; `ops` points to
 // a static array.
 unsafe impl Send for Ethdev {}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum MemifRole {
-    Server,
-    Client,
-}
 
 /// Kept by the lcore that polls.
 #[derive(Debug, Default)]
@@ -139,9 +130,9 @@ impl Ethdev {
         let name = device.split(',').next().unwrap_or(device);
         let c_device = CString::new(device.as_str()).map_err(nul)?;
         let c_name = CString::new(name).map_err(nul)?;
-        let memif = memif_role(device);
-        if memif == Some(MemifRole::Server) {
-            remove_stale_socket(device);
+        let memif = memif::role(device);
+        if memif == Some(memif::Role::Server) {
+            memif::remove_stale_socket(device);
         }
         let (port, made) = match port_by_name(&c_name) {
             Some(port) => (port, None),
@@ -216,7 +207,7 @@ impl Ethdev {
 
         // The driver refuses to start a client without a server; `maintain` will.
         let awaits_server =
-            self.memif == Some(MemifRole::Client) && !memif_server_listens(&self.device);
+            self.memif == Some(memif::Role::Client) && !memif::server_listens(&self.device);
         let conf = sys::rl_port_conf {
             start: (!awaits_server).into(),
             mtu: config.mtu,
@@ -387,7 +378,7 @@ impl Ethdev {
     fn reconnect(&mut self) {
         // The hand-shake runs on EAL's interrupt thread; a restart would break it off.
         let waited = self.tried.is_none_or(|at| at.elapsed() >= RECONNECT_AFTER);
-        if (waited || !self.started) && memif_server_listens(&self.device) {
+        if (waited || !self.started) && memif::server_listens(&self.device) {
             self.tried = Some(Instant::now());
             // SAFETY: a configured port that this thread alone polls.
             self.started = unsafe { sys::rl_port_restart(self.port) } == 0;
@@ -564,7 +555,7 @@ impl Driver for Ethdev {
 
     fn maintain(&mut self) {
         self.up = self.link().up;
-        if self.memif == Some(MemifRole::Client) && !self.up {
+        if self.memif == Some(memif::Role::Client) && !self.up {
             self.reconnect();
         }
     }
@@ -604,116 +595,4 @@ fn port_by_name(name: &CStr) -> Option<u16> {
 /// Whether a device name is one of the virtual bus.
 fn is_virtual(name: &str) -> bool {
     name.starts_with("net_") || name.starts_with("eth_")
-}
-
-/// Value of `key` in `name,key=value,…`.
-fn argument<'a>(device: &'a str, key: &str) -> Option<&'a str> {
-    device
-        .split(',')
-        .skip(1)
-        .find_map(|pair| pair.strip_prefix(key)?.strip_prefix('='))
-}
-
-fn memif_role(device: &str) -> Option<MemifRole> {
-    device
-        .starts_with("net_memif")
-        .then(|| match argument(device, "role") {
-            // The driver's own default is client.
-            Some("server" | "master") => MemifRole::Server,
-            _ => MemifRole::Client,
-        })
-}
-
-/// The socket of a net_memif device if it is a file. The driver's default is an abstract name.
-fn memif_socket_file(device: &str) -> Option<&Path> {
-    (argument(device, "socket-abstract") == Some("no"))
-        .then(|| argument(device, "socket").map(Path::new))
-        .flatten()
-}
-
-/// What is behind the name of a net_memif socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Listener {
-    /// Nothing.
-    None,
-    /// A file whose server is gone.
-    Stale,
-    /// A server.
-    Live,
-}
-
-impl Listener {
-    /// Looks without connecting: memif sockets are SOCK_SEQPACKET, so that a stream socket is refused with
-    /// EPROTOTYPE by a live one (unix(7)) and with ECONNREFUSED by a dead one.
-    fn at(path: &Path) -> Listener {
-        match UnixStream::connect(path).map_err(|e| e.raw_os_error()) {
-            Ok(_) | Err(Some(libc::EPROTOTYPE)) => Listener::Live,
-            Err(Some(libc::ECONNREFUSED)) => Listener::Stale,
-            Err(_) => Listener::None,
-        }
-    }
-}
-
-/// A server that was killed leaves its socket file, on which the driver cannot listen again. One that nobody
-/// listens on is removed.
-fn remove_stale_socket(device: &str) {
-    if let Some(path) = memif_socket_file(device) {
-        if Listener::at(path) == Listener::Stale && fs::remove_file(path).is_ok() {
-            tracing::debug!(socket = %path.display(), "removed a memif socket that nobody listens on");
-        }
-    }
-}
-
-/// Whether a client has somebody to connect to. Starting without makes the driver log an error each time.
-fn memif_server_listens(device: &str) -> bool {
-    if let Some(path) = memif_socket_file(device) {
-        return Listener::at(path) == Listener::Live;
-    }
-    // An abstract name is in this list of the network namespace's sockets, with `@` for its first byte.
-    let name = argument(device, "socket").unwrap_or("/run/memif.sock");
-    fs::read_to_string("/proc/net/unix").map_or(true, |sockets| {
-        sockets.lines().any(|line| {
-            line.rsplit_once(' ')
-                .is_some_and(|(_, at)| at.strip_prefix('@') == Some(name))
-        })
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::unix::net::UnixListener;
-
-    use super::*;
-
-    #[test]
-    fn devargs_are_read_by_key() {
-        let device = "net_memif0,role=server,socket=/run/x,socket-abstract=no";
-        assert_eq!(memif_role(device), Some(MemifRole::Server));
-        assert_eq!(memif_socket_file(device), Some(Path::new("/run/x")));
-        assert_eq!(memif_role("net_memif1,id=3"), Some(MemifRole::Client));
-        assert_eq!(
-            memif_socket_file("net_memif1,socket=/run/x"),
-            None,
-            "abstract by default"
-        );
-        assert_eq!(memif_role("net_null0"), None);
-    }
-
-    #[test]
-    fn only_dead_sockets_are_removed() {
-        let path = std::env::temp_dir().join(format!("roceline-stale-{}", std::process::id()));
-        let device = format!(
-            "net_memif0,role=server,socket-abstract=no,socket={}",
-            path.display()
-        );
-        assert_eq!(Listener::at(&path), Listener::None);
-        let listener = UnixListener::bind(&path).unwrap();
-        assert_eq!(Listener::at(&path), Listener::Live);
-        remove_stale_socket(&device);
-        assert!(path.exists());
-        drop(listener);
-        assert_eq!(Listener::at(&path), Listener::Stale);
-        remove_stale_socket(&device);
-        assert!(!path.exists());
-    }
 }

@@ -15,6 +15,7 @@ mod error;
 mod ethdev;
 mod fabric_link;
 mod mbuf;
+mod memif;
 mod mempool;
 mod spsc;
 
