@@ -1,15 +1,31 @@
 //! The RC transport. [`Engine`] is the whole of it from outside.
 //!
 //! `requester` turns work requests into packets and responses into completions; `responder` turns
-//! requests into placements, responses and receive completions. Both work on one [`qp::Qp`].
+//! requests into placements, responses and receive completions. Both work on one `Qp`, through an `Env` that
+//! holds all else they may touch during a call.
+
+mod env;
+mod lists;
+mod qp;
+mod qp_table;
+mod requester;
+mod responder;
+mod sge;
+mod state;
 
 use crate::counters::Counters;
 use crate::descriptor::{Outcome, Outputs, Side};
 use crate::memory::{AccessError, MrAttr, MrInfo, MrTable};
 use crate::time::Nanos;
 use crate::timers::TimerWheel;
-use crate::verbs::{QpAttr, QpError, QpId, QpInit, RecvQueues, SendWr, Sge};
-use crate::wire::{Packet, Psn};
+use crate::verbs::{
+    AsyncKind, QpAttr, QpError, QpId, QpInit, QpState, QpType, RecvQueues, SendWr, Sge, mask,
+};
+use crate::wire::{Packet, Psn, Transport};
+use env::Env;
+use lists::Lists;
+use qp::Qp;
+use qp_table::QpTable;
 
 /// When a responder acknowledges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,20 +60,64 @@ pub struct EngineConfig {
 #[error("the send queue is full")]
 pub struct SqFull;
 
+/// Placements that one side of a QP may have pending; a packet beyond is dropped and sent again by the peer.
+const MAX_PENDING: u32 = 512;
+/// Largest [`EngineConfig::window`].
+const MAX_WINDOW: u32 = 256;
+/// Packets that a QP emits before the next one has its turn.
+const BURST: usize = 16;
+/// Turns that a `tx` call gives at most, so that QPs which turn out to have nothing cost little.
+const TURNS_PER_CALL: usize = 64;
+/// Timers that an `advance` call fires at most.
+const TIMERS_PER_CALL: usize = 64;
+/// QPs in ERR whose receive queues an `advance` call looks at.
+const ERRORED_PER_CALL: u32 = 4;
+
 /// The transport of one NIC on one lcore.
 pub struct Engine {
-    counters: Counters,
+    qps: QpTable,
     mrs: MrTable,
     timers: TimerWheel,
+    lists: Lists,
+    counters: Counters,
+    window: u32,
+    coalesce: bool,
+}
+
+/// The rest of an engine as the surroundings of one of its QPs.
+macro_rules! env {
+    ($engine:ident, $now:expr, $out:expr) => {
+        env!($engine, $now, $out, $out.tx.len() + Outputs::TX_PER_CALL)
+    };
+    ($engine:ident, $now:expr, $out:expr, $tx_end:expr) => {{
+        let tx_end = Outputs::TX.min($tx_end);
+        let events_end = Outputs::EVENTS.min($out.events.len() + Outputs::EVENTS_PER_CALL);
+        Env {
+            mrs: &$engine.mrs,
+            timers: &mut $engine.timers,
+            lists: &mut $engine.lists,
+            counters: &mut $engine.counters,
+            window: $engine.window,
+            coalesce: $engine.coalesce,
+            now: $now,
+            tx_end,
+            events_end,
+            out: $out,
+        }
+    }};
 }
 
 impl Engine {
     /// An engine without objects.
     pub fn new(config: EngineConfig) -> Engine {
         Engine {
-            counters: Counters::default(),
+            qps: QpTable::new(config.max_qps, config.owner, config.owner_bits, config.seed),
             mrs: MrTable::new(config.max_mrs, config.seed),
-            timers: TimerWheel::new(config.max_qps),
+            timers: TimerWheel::new(0),
+            lists: Lists::new(),
+            counters: Counters::default(),
+            window: config.window.clamp(1, MAX_WINDOW),
+            coalesce: config.ack_policy == AckPolicy::Coalesced,
         }
     }
 
@@ -76,18 +136,24 @@ impl Engine {
         self.mrs.register(attr)
     }
 
-    /// Takes a memory region out; operations in flight keep their slices.
+    /// Takes a memory region out; slices that were given out before keep naming its index.
     pub fn deregister(&mut self, lkey: u32) -> Result<MrInfo, AccessError> {
         self.mrs.deregister(lkey)
     }
 
     /// Creates a QP in RESET.
     pub fn create_qp(&mut self, init: &QpInit) -> Result<QpId, QpError> {
-        let _ = init;
-        Err(QpError::Unsupported("a queue pair"))
+        if init.qp_type != QpType::Rc {
+            return Err(QpError::Unsupported("a queue pair that is not RC"));
+        }
+        let id = self.qps.create(init)?;
+        self.timers.grow(self.qps.slots() as u32);
+        self.lists.grow(self.qps.slots());
+        Ok(id)
     }
 
-    /// Changes state and attributes.
+    /// Changes state and attributes. That an address vector's path and the path MTU suit the port is the
+    /// caller's to check.
     pub fn modify_qp(
         &mut self,
         qp: QpId,
@@ -96,39 +162,92 @@ impl Engine {
         now: Nanos,
         out: &mut Outputs,
     ) -> Result<(), QpError> {
-        let _ = (attr, mask, now, out);
-        Err(QpError::Unknown(qp.0))
+        let qp = self.qps.get_mut(qp).ok_or(QpError::Unknown(qp.0))?;
+        let from = qp.state;
+        let to = state::check(from, attr, mask)?;
+        let mut env = env!(self, now, out);
+        match to {
+            QpState::Reset => {
+                qp.req.quiet(env.timers, qp.slot);
+                qp.reset();
+                return Ok(());
+            }
+            QpState::Err => {
+                qp.fail(&mut env);
+                return Ok(());
+            }
+            _ => {}
+        }
+        state::apply(&mut qp.cold.attr, attr, mask);
+        qp.take_attributes();
+        qp.state = to;
+        match (from, to) {
+            (QpState::Init, QpState::Rtr) => qp.resp.set_psn(qp.cold.attr.rq_psn),
+            (QpState::Rtr, QpState::Rts) => qp.req.set_psn(qp.cold.attr.sq_psn),
+            (QpState::Sqd, QpState::Rts) => env.lists.ready.push(qp.slot),
+            (QpState::Rts, QpState::Sqd) => {
+                let wanted = mask & mask::EN_SQD_ASYNC_NOTIFY != 0 && attr.sqd_async_notify;
+                qp.req.want_drained(wanted);
+                requester::drained(qp, &mut env);
+            }
+            _ => {}
+        }
+        Ok(())
     }
 
     /// What was set, with the live PSNs and state.
     pub fn query_qp(&self, qp: QpId) -> Result<(QpAttr, QpInit), QpError> {
-        Err(QpError::Unknown(qp.0))
+        let qp = self.qps.get(qp).ok_or(QpError::Unknown(qp.0))?;
+        let mut attr = qp.cold.attr;
+        attr.state = qp.state;
+        if qp.can_receive() || qp.state == QpState::Err {
+            attr.rq_psn = qp.resp.epsn;
+        }
+        if qp.can_send() || qp.state == QpState::Err {
+            attr.sq_psn = qp.req.max;
+        }
+        Ok((attr, qp.cold.init))
     }
 
     /// Drops a QP and all it has.
     pub fn destroy_qp(&mut self, qp: QpId) -> Result<(), QpError> {
-        Err(QpError::Unknown(qp.0))
+        let slot = self.qps.destroy(qp).ok_or(QpError::Unknown(qp.0))?;
+        self.timers.cancel(slot);
+        Ok(())
     }
 
     /// An error that the caller found (CQ overflow ...): the QP goes to ERR.
     pub fn fail_qp(&mut self, qp: QpId, now: Nanos, out: &mut Outputs) {
-        let _ = (qp, now, out);
+        if let Some(qp) = self.qps.get_mut(qp) {
+            qp.fail_with(AsyncKind::QpFatal, &mut env!(self, now, out));
+        }
     }
 
     /// May the caller hand over send requests now? (RTS, SQD: yes while there is room; ERR: yes, they are flushed; else no)
+    #[inline]
     pub fn wants_sends(&self, qp: QpId) -> bool {
-        let _ = qp;
-        false
+        self.qps.get(qp).is_some_and(takes_sends)
     }
 
     /// Takes a send request over.
+    #[inline]
     pub fn post_send(&mut self, qp: QpId, wr: &SendWr, sges: &[Sge]) -> Result<(), SqFull> {
-        let _ = (qp, wr, sges);
-        Err(SqFull)
+        let qp = self
+            .qps
+            .get_mut(qp)
+            .filter(|qp| takes_sends(qp))
+            .ok_or(SqFull)?;
+        qp.req.post(wr, sges)?;
+        match qp.state {
+            QpState::Err => self.lists.work.push(qp.slot),
+            _ => self.lists.ready.push(qp.slot),
+        }
+        Ok(())
     }
 
     /// One packet whose ICRC was good and whose destination address is ours. `tag` comes back in
     /// [`crate::Place::packet`].
+    #[inline]
     pub fn rx<Q: RecvQueues>(
         &mut self,
         packet: &Packet,
@@ -137,16 +256,35 @@ impl Engine {
         queues: &mut Q,
         out: &mut Outputs,
     ) {
-        let _ = (packet, tag, now, queues, out);
+        let qp = match self.qps.get_mut(QpId(packet.dest_qpn)) {
+            Some(qp) if qp.can_receive() => qp,
+            _ => {
+                self.counters.rx_unknown_qp += 1;
+                return;
+            }
+        };
+        if !belongs(qp, packet) || !out.has_room() {
+            self.counters.rx_dropped += 1;
+            return;
+        }
+        let mut env = env!(self, now, out);
+        if packet.opcode.info().is_request() {
+            responder::on_request(qp, packet, tag, queues, &mut env);
+        } else {
+            requester::on_response(qp, packet, tag, &mut env);
+        }
     }
 
     /// End of a receive burst: coalesced ACKs come out.
+    #[inline]
     pub fn rx_end(&mut self, now: Nanos, out: &mut Outputs) {
-        let _ = (now, out);
+        let tx_end = out.tx.len() + Outputs::TX_PER_CALL;
+        self.owed_acks(now, out, tx_end);
     }
 
     /// How the oldest unreported placement of that QP and side ended.
     #[allow(clippy::too_many_arguments)]
+    #[inline]
     pub fn placed<Q: RecvQueues>(
         &mut self,
         qp: QpId,
@@ -154,13 +292,21 @@ impl Engine {
         side: Side,
         outcome: Outcome,
         now: Nanos,
-        queues: &mut Q,
+        _queues: &mut Q,
         out: &mut Outputs,
     ) {
-        let _ = (qp, epoch, side, outcome, now, queues, out);
+        let Some(qp) = self.qps.get_mut(qp).filter(|qp| qp.place_epoch == epoch) else {
+            return;
+        };
+        let mut env = env!(self, now, out);
+        match side {
+            Side::Requester => requester::placed(qp, outcome, &mut env),
+            Side::Responder => responder::placed(qp, outcome, &mut env),
+        }
     }
 
-    /// The payload of a descriptor could not be read.
+    /// The payload of a descriptor could not be read. The caller has dropped it and those behind it with the
+    /// same QP and epoch.
     pub fn fetch_fault(
         &mut self,
         qp: QpId,
@@ -170,19 +316,60 @@ impl Engine {
         now: Nanos,
         out: &mut Outputs,
     ) {
-        let _ = (qp, epoch, side, psn, now, out);
+        let Some(qp) = self.qps.get_mut(qp).filter(|qp| qp.tx_epoch == epoch) else {
+            return;
+        };
+        let mut env = env!(self, now, out);
+        match side {
+            Side::Requester if qp.can_send() => requester::fetch_fault(qp, psn, &mut env),
+            Side::Requester => {}
+            Side::Responder => responder::fetch_fault(qp, psn, &mut env),
+        }
     }
 
     /// Emits at most `budget` packets, fairly over the QPs that have some. True if more are ready now.
     pub fn tx(&mut self, budget: usize, now: Nanos, out: &mut Outputs) -> bool {
-        let _ = (budget, now, out);
-        false
+        let tx_end = Outputs::TX.min(out.tx.len() + budget);
+        self.owed_acks(now, out, tx_end);
+        for _ in 0..TURNS_PER_CALL {
+            let Some(slot) = self.lists.ready.pop() else {
+                break;
+            };
+            let Some(qp) = self.qps.at_mut(slot) else {
+                continue;
+            };
+            if qp.tx_paused {
+                continue;
+            }
+            let mut env = env!(self, now, out, tx_end);
+            if !env.tx_room() || !env.event_room() {
+                env.lists.ready.push(slot);
+                break;
+            }
+            let responses = responder::emit(qp, BURST, &mut env);
+            let requests = requester::emit(qp, BURST - responses, &mut env);
+            // Whoever had nothing to say, or was held back, comes again when that changes.
+            if responses + requests > 0 && (qp.resp.has_unsent() || qp.req.has_unsent()) {
+                env.lists.ready.push(slot);
+            }
+        }
+        !self.lists.ready.is_empty() || !self.lists.acks.is_empty()
     }
 
-    /// While paused, [`Engine::tx`] emits nothing for this QP (its program's memory cannot keep up); unpausing makes it
-    /// ready again if it has something to send. Timers go on. Added by the poll loop's needs.
+    /// While paused, [`Engine::tx`] emits nothing for this QP: its program's memory cannot keep up. Timers go on.
+    /// Unpaused, the QP is ready again.
     pub fn pause_tx(&mut self, qp: QpId, paused: bool) {
-        let _ = (qp, paused);
+        if let Some(qp) = self.qps.get_mut(qp) {
+            qp.tx_paused = paused;
+            if !paused {
+                self.lists.ready.push(qp.slot);
+            }
+        }
+    }
+
+    /// Where the parts of a QPN are: bits of the owner at the bottom, then bits of the index.
+    pub fn qpn_layout(&self) -> (u32, u32) {
+        self.qps.layout()
     }
 
     /// Fires due timers and goes on with flushes (send and receive queues of QPs in ERR). True if more is due now.
@@ -192,17 +379,110 @@ impl Engine {
         queues: &mut Q,
         out: &mut Outputs,
     ) -> bool {
-        let _ = (now, queues, out);
-        false
+        let mut env = env!(self, now, out);
+        let mut fired = 0;
+        while fired < TIMERS_PER_CALL && env.event_room() {
+            let Some(slot) = env.timers.pop_due(now) else {
+                break;
+            };
+            if let Some(qp) = self.qps.at_mut(slot) {
+                requester::on_timer(qp, &mut env);
+            }
+            fired += 1;
+        }
+        for _ in 0..env.lists.work.len() {
+            if !env.event_room() {
+                break;
+            }
+            let Some(slot) = env.lists.work.pop() else {
+                break;
+            };
+            let Some(qp) = self.qps.at_mut(slot) else {
+                continue;
+            };
+            let finished = match qp.state {
+                QpState::Err => flush(qp, queues, &mut env),
+                _ => {
+                    requester::complete(qp, &mut env);
+                    if qp.req.has_unsent() {
+                        env.lists.ready.push(slot);
+                    }
+                    true
+                }
+            };
+            if !finished {
+                env.lists.work.push(slot);
+            }
+        }
+        for _ in 0..ERRORED_PER_CALL.min(env.lists.errored.len()) {
+            let Some(slot) = env.lists.errored.pop() else {
+                break;
+            };
+            let Some(qp) = self.qps.at_mut(slot) else {
+                continue;
+            };
+            if qp.state == QpState::Err {
+                if env.event_room() && !flush(qp, queues, &mut env) {
+                    env.lists.work.push(slot);
+                }
+                env.lists.errored.push(slot);
+            }
+        }
+        let due = self.timers.next_deadline().is_some_and(|t| t <= now);
+        due || !self.lists.work.is_empty()
     }
 
-    /// The next time at which [`Engine::advance`] has something to do.
+    /// The next time at which [`Engine::advance`] has something to do; zero if it has now.
+    #[inline]
     pub fn next_deadline(&self) -> Option<Nanos> {
-        self.timers.next_deadline()
+        if self.lists.work.is_empty() {
+            self.timers.next_deadline()
+        } else {
+            Some(Nanos::ZERO)
+        }
     }
 
     /// QPs in ERR whose receive queues must be looked at from time to time (receives have no doorbell).
+    #[inline]
     pub fn has_errored_qps(&self) -> bool {
-        false
+        !self.lists.errored.is_empty()
     }
+
+    /// Coalesced ACKs, as many as there is room for.
+    #[inline]
+    fn owed_acks(&mut self, now: Nanos, out: &mut Outputs, tx_end: usize) {
+        while !self.lists.acks.is_empty() {
+            let mut env = env!(self, now, out, tx_end);
+            if !env.tx_room() {
+                break;
+            }
+            let Some(slot) = env.lists.acks.pop() else {
+                break;
+            };
+            if let Some(qp) = self.qps.at_mut(slot) {
+                responder::emit_owed_ack(qp, &mut env);
+            }
+        }
+    }
+}
+
+#[inline]
+fn takes_sends(qp: &Qp) -> bool {
+    matches!(qp.state, QpState::Rts | QpState::Sqd | QpState::Err) && qp.req.has_room()
+}
+
+/// Whether a packet is of this connection: RC, between the two addresses, with the P_Key of the default
+/// partition (IBTA 9.6.1). Anybody can write a QPN into a packet.
+#[inline]
+fn belongs(qp: &Qp, packet: &Packet) -> bool {
+    const DEFAULT_PARTITION: u16 = 0x7fff;
+    packet.opcode.info().transport == Transport::Rc
+        && packet.src == qp.dgid
+        && packet.dst == qp.sgid
+        && packet.pkey & 0x7fff == DEFAULT_PARTITION
+}
+
+/// Empties the queues of a QP in ERR; false if it has to go on in another call.
+fn flush<Q: RecvQueues>(qp: &mut Qp, queues: &mut Q, env: &mut Env<'_>) -> bool {
+    requester::flush(qp, env) && responder::flush(qp, queues, env)
 }

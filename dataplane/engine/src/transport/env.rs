@@ -1,0 +1,52 @@
+//! What a state machine of one QP may touch besides the QP, for the length of one engine call.
+
+use super::lists::Lists;
+use super::qp::Qp;
+use crate::counters::Counters;
+use crate::descriptor::Outputs;
+use crate::memory::MrTable;
+use crate::time::Nanos;
+use crate::timers::TimerWheel;
+use crate::verbs::{AsyncKind, Event};
+
+/// Room for the events that end a step (an error completion, a retirement, an asynchronous event), kept
+/// free by everything that emits many.
+const LAST_EVENTS: usize = 8;
+
+/// The surroundings of a QP in one call.
+pub(crate) struct Env<'a> {
+    pub mrs: &'a MrTable,
+    pub timers: &'a mut TimerWheel,
+    pub lists: &'a mut Lists,
+    pub counters: &'a mut Counters,
+    pub out: &'a mut Outputs,
+    pub now: Nanos,
+    /// Packets a requester may have unacknowledged.
+    pub window: u32,
+    /// ACKs are coalesced.
+    pub coalesce: bool,
+    /// `out.tx` may grow to this length.
+    pub tx_end: usize,
+    /// `out.events` may grow to this length.
+    pub events_end: usize,
+}
+
+impl Env<'_> {
+    /// Whether another packet may be emitted in this call, with as many slices as it may need.
+    #[inline]
+    pub fn tx_room(&self) -> bool {
+        self.out.tx.len() < self.tx_end
+            && self.out.slices.len() + crate::verbs::MAX_SGE <= Outputs::SLICES
+    }
+
+    /// Whether another completion may be emitted in this call.
+    #[inline]
+    pub fn event_room(&self) -> bool {
+        self.out.events.len() + LAST_EVENTS < self.events_end
+    }
+
+    /// Reports an asynchronous event.
+    pub fn event(&mut self, qp: &Qp, kind: AsyncKind) {
+        self.out.events.push(Event::Async { qp: qp.id, kind });
+    }
+}

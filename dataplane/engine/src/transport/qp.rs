@@ -1,0 +1,138 @@
+//! One queue pair: what requester and responder share.
+
+use super::env::Env;
+use super::requester::Requester;
+use super::responder::Responder;
+use crate::memory::Access;
+use crate::verbs::{AsyncKind, QpAttr, QpId, QpInit, QpState};
+use crate::wire::Gid;
+
+/// A queue pair. Fields of the hot loop come first; what only `modify_qp` and `query_qp` look at is behind
+/// a pointer.
+#[repr(C)]
+pub(crate) struct Qp {
+    /// Its number.
+    pub id: QpId,
+    /// Its place in the table; timers and lists go by it.
+    pub slot: u32,
+    pub state: QpState,
+    /// log2 of the path MTU in bytes.
+    pub mtu_shift: u8,
+    /// The caller holds its packets back.
+    pub tx_paused: bool,
+    /// Rights of peers.
+    pub access: Access,
+    pub pd: u32,
+    /// Marks descriptors of packets; steps at a reset and at a fetch fault, after which the caller drops the
+    /// descriptors it still has.
+    pub tx_epoch: u32,
+    /// Marks placements; steps at a reset only, since placements under way go on after a fault.
+    pub place_epoch: u32,
+    pub send_cq: u32,
+    pub recv_cq: u32,
+    /// Own address and the peer's; packets of others are not for this connection.
+    pub sgid: Gid,
+    pub dgid: Gid,
+    pub req: Requester,
+    pub resp: Responder,
+    pub cold: Box<Cold>,
+}
+
+/// What the hot loop does not need.
+pub(crate) struct Cold {
+    pub init: QpInit,
+    pub attr: QpAttr,
+}
+
+impl Qp {
+    /// A QP in RESET.
+    pub fn new(id: QpId, slot: u32, init: &QpInit) -> Qp {
+        Qp {
+            id,
+            slot,
+            tx_paused: false,
+            state: QpState::Reset,
+            mtu_shift: 10,
+            access: Access(0),
+            pd: init.pd,
+            tx_epoch: 0,
+            place_epoch: 0,
+            send_cq: init.send_cq,
+            recv_cq: init.recv_cq,
+            sgid: Gid::default(),
+            dgid: Gid::default(),
+            req: Requester::new(init),
+            resp: Responder::new(),
+            cold: Box::new(Cold {
+                init: *init,
+                attr: QpAttr::default(),
+            }),
+        }
+    }
+
+    /// Bytes of a full packet.
+    #[inline]
+    pub fn mtu(&self) -> u32 {
+        1 << self.mtu_shift
+    }
+
+    /// Packets of a message of `len` bytes; an empty one has one.
+    #[inline]
+    pub fn packets(&self, len: u32) -> u32 {
+        ((u64::from(len) + u64::from(self.mtu()) - 1) >> self.mtu_shift).max(1) as u32
+    }
+
+    /// Whether requests are taken.
+    #[inline]
+    pub fn can_receive(&self) -> bool {
+        matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd)
+    }
+
+    /// Whether requests may be sent and responses are taken.
+    #[inline]
+    pub fn can_send(&self) -> bool {
+        matches!(self.state, QpState::Rts | QpState::Sqd)
+    }
+
+    /// To RESET: everything is dropped silently.
+    pub fn reset(&mut self) {
+        self.state = QpState::Reset;
+        self.tx_epoch = self.tx_epoch.wrapping_add(1);
+        self.place_epoch = self.place_epoch.wrapping_add(1);
+        self.access = Access(0);
+        self.req.reset();
+        self.resp.reset();
+        self.cold.attr = QpAttr::default();
+    }
+
+    /// To ERR. Nothing is sent or accepted from now on; `flush` empties the queues.
+    pub fn fail(&mut self, env: &mut Env<'_>) {
+        if self.state == QpState::Err {
+            return;
+        }
+        self.state = QpState::Err;
+        self.req.quiet(env.timers, self.slot);
+        self.resp.quiet();
+        env.lists.work.push(self.slot);
+        env.lists.errored.push(self.slot);
+    }
+
+    /// To ERR, with an asynchronous event.
+    pub fn fail_with(&mut self, kind: AsyncKind, env: &mut Env<'_>) {
+        if self.state != QpState::Err {
+            self.fail(env);
+            env.event(self, kind);
+        }
+    }
+
+    /// Copies what the hot loop needs out of the attributes.
+    pub fn take_attributes(&mut self) {
+        let attr = &self.cold.attr;
+        self.mtu_shift = 7 + attr.path_mtu as u8;
+        self.access = attr.access;
+        self.sgid = attr.path.sgid;
+        self.dgid = attr.path.dgid;
+        self.req.take_attributes(attr);
+        self.resp.take_attributes(attr);
+    }
+}

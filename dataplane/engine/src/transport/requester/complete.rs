@@ -1,0 +1,157 @@
+//! Completions of send requests, in their order.
+
+use super::Requester;
+use crate::descriptor::Outcome;
+use crate::transport::env::Env;
+use crate::transport::qp::Qp;
+use crate::verbs::{AsyncKind, Completion, Event, QpState, WcOpcode, WcStatus, WrOpcode};
+
+/// Completes what is done at the head of the queue. What a call has no room for goes on in `advance`.
+pub(crate) fn complete(qp: &mut Qp, env: &mut Env<'_>) {
+    if qp.state == QpState::Err {
+        return;
+    }
+    while qp.req.head != qp.req.started {
+        if !env.event_room() {
+            env.lists.work.push(qp.slot);
+            break;
+        }
+        let r = &mut qp.req;
+        let w = *r.wqe(r.head);
+        let placed = r.place_done.wrapping_sub(w.place_end) as i32 >= 0;
+        if let Some(status) = w.error {
+            // Nothing is written to the program's memory after the completion that says so.
+            if r.place_done == r.place_issued {
+                report(qp, status, env);
+                env.counters.req_cqe_error += 1;
+                qp.fail(env);
+            }
+            break;
+        }
+        if r.head == r.una_wqe || (w.is_read() && !placed) {
+            break;
+        }
+        if w.is_read() {
+            r.reads_open -= 1;
+        }
+        if w.signaled {
+            report(qp, WcStatus::Success, env);
+        } else {
+            r.head = r.head.wrapping_add(1);
+            r.retired += 1;
+        }
+    }
+    retire(qp, env);
+    drained(qp, env);
+}
+
+/// Reports slots that no completion took along.
+pub(crate) fn retire(qp: &mut Qp, env: &mut Env<'_>) {
+    let count = core::mem::take(&mut qp.req.retired);
+    if count > 0 {
+        env.out.events.push(Event::Retired { qp: qp.id, count });
+    }
+}
+
+/// Completes the request at the head.
+pub(super) fn report(qp: &mut Qp, status: WcStatus, env: &mut Env<'_>) {
+    let r = &mut qp.req;
+    let w = *r.wqe(r.head);
+    r.head = r.head.wrapping_add(1);
+    let ok = status == WcStatus::Success;
+    env.out.events.push(Event::Completion(Completion {
+        qp: qp.id,
+        cq: qp.send_cq,
+        recv: false,
+        retire: core::mem::take(&mut r.retired) + 1,
+        wr_id: w.wr_id,
+        status,
+        opcode: wc_opcode(w.op),
+        byte_len: if ok { w.len } else { 0 },
+        flags: 0,
+        imm_or_rkey: 0,
+        solicited: false,
+    }));
+}
+
+fn wc_opcode(op: WrOpcode) -> WcOpcode {
+    match op {
+        WrOpcode::Send | WrOpcode::SendImm | WrOpcode::SendInv => WcOpcode::Send,
+        WrOpcode::Write | WrOpcode::WriteImm => WcOpcode::RdmaWrite,
+        WrOpcode::Read => WcOpcode::RdmaRead,
+        WrOpcode::CmpSwap => WcOpcode::CompSwap,
+        WrOpcode::FetchAdd => WcOpcode::FetchAdd,
+        WrOpcode::LocalInv => WcOpcode::LocalInv,
+        WrOpcode::BindMw => WcOpcode::BindMw,
+    }
+}
+
+/// SQD: reports, once, that all that had started is complete.
+pub(crate) fn drained(qp: &mut Qp, env: &mut Env<'_>) {
+    let idle = qp.req.head == qp.req.started;
+    if qp.req.drain_wanted && qp.state == QpState::Sqd && idle {
+        qp.req.drain_wanted = false;
+        env.event(qp, AsyncKind::SqDrained);
+    }
+}
+
+/// The oldest placement of READ data ended.
+pub(crate) fn placed(qp: &mut Qp, outcome: Outcome, env: &mut Env<'_>) {
+    let r = &mut qp.req;
+    if r.place_done == r.place_issued || outcome == Outcome::Pending {
+        return;
+    }
+    let number = r.place_done;
+    r.place_done = number.wrapping_add(1);
+    if qp.state == QpState::Err {
+        env.lists.work.push(qp.slot);
+        return;
+    }
+    if outcome == Outcome::Fault {
+        if let Some(index) = r.read_of(number) {
+            r.set_error(index, WcStatus::LocProtErr);
+        }
+    }
+    complete(qp, env);
+    // A fence may have waited for it.
+    if qp.req.has_unsent() {
+        env.lists.ready.push(qp.slot);
+    }
+}
+
+impl Requester {
+    /// The READ to which a placement belongs.
+    fn read_of(&self, number: u32) -> Option<u32> {
+        let waiting = self.una_wqe.wrapping_sub(self.head);
+        (0..=waiting)
+            .map(|i| self.head.wrapping_add(i))
+            .filter(|&i| i != self.started && self.wqe(i).is_read())
+            .find(|&i| i == self.una_wqe || self.wqe(i).place_end.wrapping_sub(number) as i32 > 0)
+    }
+
+    /// SQD was entered: is the event wanted?
+    pub(crate) fn want_drained(&mut self, wanted: bool) {
+        self.drain_wanted = wanted;
+    }
+}
+
+/// Flushes what is left of the send queue of a QP in ERR; false when it has to go on in another call.
+pub(crate) fn flush(qp: &mut Qp, env: &mut Env<'_>) -> bool {
+    if qp.req.place_done != qp.req.place_issued {
+        // `placed` comes back to it.
+        return true;
+    }
+    while qp.req.head != qp.req.tail {
+        if !env.event_room() {
+            return false;
+        }
+        report(qp, WcStatus::WrFlushErr, env);
+        env.counters.req_cqe_flush_error += 1;
+    }
+    let r = &mut qp.req;
+    r.started = r.head;
+    r.cur = r.head;
+    r.una_wqe = r.head;
+    r.stop = None;
+    true
+}

@@ -1,0 +1,385 @@
+//! The requester: work requests in, request packets out; responses in, completions out.
+//!
+//! The send queue is a ring with five marks, each at or after the one before:
+//! `head` (oldest not completed), `una_wqe` (first not wholly acknowledged), `cur` (being emitted),
+//! `started` (first without PSNs), `tail` (where the next request goes). Likewise PSNs: `una` (oldest not
+//! acknowledged), `snd` (next to emit; a retry sets it back to `una`), `max` (one past the newest ever
+//! emitted), `alloc` (for the next request that starts). They are compared by their distance from `una`.
+//!
+//! A request that cannot succeed is given its error, and `stop` is set to it: nothing of it or behind it is
+//! emitted, and it completes in its turn, when those before it have.
+
+mod complete;
+mod emit;
+mod response;
+mod retry;
+
+pub(crate) use complete::{complete, drained, flush, placed};
+pub(crate) use emit::emit;
+pub(crate) use response::on_response;
+pub(crate) use retry::{fetch_fault, on_timer};
+
+use super::sge::Cursor;
+use super::{MAX_PENDING, SqFull};
+use crate::time::Nanos;
+use crate::timers::TimerWheel;
+use crate::verbs::{MAX_SGE, QpAttr, QpInit, SendWr, Sge, WcStatus, WrOpcode};
+use crate::wire::{Psn, aeth};
+
+/// Longest message: what [`SendWr::length`] promises, one byte less than IBTA's 2^31.
+const MAX_MESSAGE: u64 = (1 << 31) - 1;
+/// PSNs that may lie between the oldest unacknowledged and the next: half the PSN space, so that the
+/// responder can tell duplicates from new requests.
+const MAX_OUTSTANDING: u32 = 1 << 23;
+
+/// What the one timer of a QP waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// Nothing.
+    None,
+    /// An acknowledgement; then requests are sent again.
+    Ack,
+    /// The end of an RNR wait; until then nothing is sent.
+    Rnr,
+}
+
+/// A send request in the ring.
+#[derive(Clone, Copy)]
+pub(crate) struct SendWqe {
+    pub wr_id: u64,
+    pub remote_addr: u64,
+    pub len: u32,
+    /// First PSN, valid once started.
+    pub first: Psn,
+    /// PSNs it takes; 0 for a request that failed before it started.
+    pub psns: u32,
+    pub rkey: u32,
+    pub imm: u32,
+    pub slot: u32,
+    /// READ: the placements that must be done, as a value of `Requester::place_issued`.
+    pub place_end: u32,
+    pub error: Option<WcStatus>,
+    pub op: WrOpcode,
+    pub num_sge: u8,
+    pub signaled: bool,
+    pub solicited: bool,
+    pub fence: bool,
+    pub inline: bool,
+}
+
+impl SendWqe {
+    const EMPTY: SendWqe = SendWqe {
+        wr_id: 0,
+        remote_addr: 0,
+        len: 0,
+        first: Psn::new(0),
+        psns: 0,
+        rkey: 0,
+        imm: 0,
+        slot: 0,
+        place_end: 0,
+        error: None,
+        op: WrOpcode::Send,
+        num_sge: 0,
+        signaled: false,
+        solicited: false,
+        fence: false,
+        inline: false,
+    };
+
+    #[inline]
+    pub fn is_read(&self) -> bool {
+        matches!(self.op, WrOpcode::Read)
+    }
+
+    /// One past its last PSN.
+    #[inline]
+    pub fn end(&self) -> Psn {
+        self.first.add(self.psns)
+    }
+}
+
+/// The requester half of a QP.
+#[repr(C)]
+pub(crate) struct Requester {
+    pub una: Psn,
+    pub snd: Psn,
+    pub max: Psn,
+    pub alloc: Psn,
+    head: u32,
+    una_wqe: u32,
+    cur: u32,
+    started: u32,
+    tail: u32,
+    /// The request at which emission stops because it has an error.
+    stop: Option<u32>,
+    ring_mask: u32,
+    capacity: u32,
+    /// Packets emitted since the last that asked for an ACK.
+    since_ack_req: u32,
+    /// READs emitted and not answered in full.
+    reads_out: u32,
+    /// PSNs of those that are still to come.
+    read_psns: u32,
+    /// READs started and not completed: what a fence waits for.
+    reads_open: u32,
+    place_issued: u32,
+    place_done: u32,
+    /// Unsignalled requests completed and not yet reported.
+    retired: u32,
+    wait: Wait,
+    /// A gap in READ responses may trigger a retry: once per position, like the responder's one NAK per gap.
+    implied_nak_armed: bool,
+    drain_wanted: bool,
+    retry_left: u8,
+    rnr_left: u8,
+    retry_cnt: u8,
+    rnr_retry: u8,
+    max_rd_atomic: u8,
+    sig_all: bool,
+    /// When `wait` ends.
+    deadline: Nanos,
+    /// What the wheel is armed for, `u64::MAX` when it is not. It may be earlier than `deadline`: progress only
+    /// moves the deadline, and the wheel is armed again when it fires too early.
+    wheel_at: u64,
+    /// ACK timeout, 0 for none.
+    timeout: Nanos,
+    tx_cursor: Cursor,
+    rx_cursor: Cursor,
+    sge_stride: u32,
+    max_sge: u32,
+    max_inline: u32,
+    ring: Box<[SendWqe]>,
+    sges: Box<[Sge]>,
+}
+
+impl Requester {
+    pub fn new(init: &QpInit) -> Requester {
+        let capacity = init.max_send_wr.clamp(1, 1 << 20);
+        let size = capacity.next_power_of_two();
+        let max_sge = init.max_send_sge.min(MAX_SGE as u32);
+        let mut r = Requester {
+            una: Psn::new(0),
+            snd: Psn::new(0),
+            max: Psn::new(0),
+            alloc: Psn::new(0),
+            head: 0,
+            una_wqe: 0,
+            cur: 0,
+            started: 0,
+            tail: 0,
+            stop: None,
+            ring_mask: size - 1,
+            capacity,
+            since_ack_req: 0,
+            reads_out: 0,
+            read_psns: 0,
+            reads_open: 0,
+            place_issued: 0,
+            place_done: 0,
+            retired: 0,
+            wait: Wait::None,
+            implied_nak_armed: true,
+            drain_wanted: false,
+            retry_left: 0,
+            rnr_left: 0,
+            retry_cnt: 0,
+            rnr_retry: 0,
+            max_rd_atomic: 0,
+            sig_all: init.sq_sig_all,
+            deadline: Nanos::ZERO,
+            wheel_at: u64::MAX,
+            timeout: Nanos::ZERO,
+            tx_cursor: Cursor::default(),
+            rx_cursor: Cursor::default(),
+            sge_stride: max_sge,
+            max_sge,
+            max_inline: init.max_inline,
+            ring: vec![SendWqe::EMPTY; size as usize].into_boxed_slice(),
+            sges: vec![Sge::default(); (size * max_sge) as usize].into_boxed_slice(),
+        };
+        r.reset();
+        r
+    }
+
+    /// Forgets everything but its size. The wheel is the caller's to disarm.
+    pub fn reset(&mut self) {
+        self.set_psn(Psn::new(0));
+        self.head = 0;
+        self.una_wqe = 0;
+        self.cur = 0;
+        self.started = 0;
+        self.tail = 0;
+        self.stop = None;
+        self.since_ack_req = 0;
+        self.reads_out = 0;
+        self.read_psns = 0;
+        self.reads_open = 0;
+        self.place_issued = 0;
+        self.place_done = 0;
+        self.retired = 0;
+        self.wait = Wait::None;
+        self.implied_nak_armed = true;
+        self.drain_wanted = false;
+        self.wheel_at = u64::MAX;
+    }
+
+    /// The first PSN of the connection.
+    pub fn set_psn(&mut self, psn: Psn) {
+        self.una = psn;
+        self.snd = psn;
+        self.max = psn;
+        self.alloc = psn;
+    }
+
+    pub fn take_attributes(&mut self, attr: &QpAttr) {
+        self.timeout = aeth::ack_timeout(attr.timeout).unwrap_or(Nanos::ZERO);
+        self.retry_cnt = attr.retry_cnt;
+        self.rnr_retry = attr.rnr_retry;
+        self.retry_left = attr.retry_cnt;
+        self.rnr_left = attr.rnr_retry;
+        self.max_rd_atomic = attr.max_rd_atomic;
+    }
+
+    /// Stops all waiting: the QP is dead or reset.
+    pub fn quiet(&mut self, timers: &mut TimerWheel, slot: u32) {
+        self.wait = Wait::None;
+        self.wheel_at = u64::MAX;
+        timers.cancel(slot);
+    }
+
+    /// Whether another request fits.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.tail.wrapping_sub(self.head) < self.capacity
+    }
+
+    /// Whether something may be left to emit.
+    #[inline]
+    pub fn has_unsent(&self) -> bool {
+        self.cur != self.tail && self.wait != Wait::Rnr && self.stop != Some(self.cur)
+    }
+
+    /// Puts a request into the ring. What is wrong with it in itself is noted now and reported in its turn.
+    pub fn post(&mut self, wr: &SendWr, sges: &[Sge]) -> Result<(), SqFull> {
+        if !self.has_room() {
+            return Err(SqFull);
+        }
+        let sges = sges.get(..wr.num_sge as usize).unwrap_or(sges);
+        let too_many = wr.num_sge > self.max_sge || sges.len() < wr.num_sge as usize;
+        let len = match wr.inline {
+            true => wr.length,
+            false => sges.iter().map(|s| u64::from(s.length)).sum(),
+        };
+        use WrOpcode::*;
+        let op = wr.opcode.unwrap_or(Send);
+        let supported =
+            wr.opcode.is_some() && matches!(op, Send | SendImm | Write | WriteImm | Read);
+        let error = if !supported || (wr.inline && op == Read) || (too_many && !wr.inline) {
+            Some(WcStatus::LocQpOpErr)
+        } else if len > MAX_MESSAGE || (wr.inline && len > u64::from(self.max_inline)) {
+            Some(WcStatus::LocLenErr)
+        } else {
+            None
+        };
+        let index = (self.tail & self.ring_mask) as usize;
+        let num_sge = if wr.inline || error.is_some() {
+            0
+        } else {
+            sges.len()
+        };
+        let base = index * self.sge_stride as usize;
+        self.sges[base..base + num_sge].copy_from_slice(&sges[..num_sge]);
+        self.ring[index] = SendWqe {
+            wr_id: wr.wr_id,
+            remote_addr: wr.remote_addr,
+            len: if error.is_some() { 0 } else { len as u32 },
+            first: Psn::new(0),
+            psns: 0,
+            rkey: wr.rkey,
+            imm: wr.imm_or_rkey,
+            slot: wr.slot,
+            place_end: 0,
+            error,
+            op,
+            num_sge: num_sge as u8,
+            signaled: wr.signaled || self.sig_all,
+            solicited: wr.solicited,
+            fence: wr.fence,
+            inline: wr.inline,
+        };
+        self.tail = self.tail.wrapping_add(1);
+        Ok(())
+    }
+
+    #[inline]
+    fn wqe(&self, index: u32) -> &SendWqe {
+        &self.ring[(index & self.ring_mask) as usize]
+    }
+
+    #[inline]
+    fn wqe_mut(&mut self, index: u32) -> &mut SendWqe {
+        &mut self.ring[(index & self.ring_mask) as usize]
+    }
+
+    #[inline]
+    fn sge_range(&self, index: u32) -> core::ops::Range<usize> {
+        let at = (index & self.ring_mask) as usize;
+        let base = at * self.sge_stride as usize;
+        base..base + usize::from(self.ring[at].num_sge)
+    }
+
+    /// PSNs from `una` to `psn`.
+    #[inline]
+    fn ahead(&self, psn: Psn) -> u32 {
+        psn.sub(self.una.get()).get()
+    }
+
+    /// Packets on their way: a READ counts as one, however many responses it brings.
+    #[inline]
+    fn outstanding(&self) -> u32 {
+        self.ahead(self.snd) - self.read_psns + self.reads_out
+    }
+
+    /// Whether an answer is still to come that matters.
+    #[inline]
+    fn awaits_response(&self) -> bool {
+        self.snd != self.una && self.stop != Some(self.una_wqe)
+    }
+
+    /// Gives a request its error, unless it or one before it has one.
+    fn set_error(&mut self, index: u32, status: WcStatus) {
+        let earlier = |stop: u32| index.wrapping_sub(self.head) < stop.wrapping_sub(self.head);
+        if self.stop.is_none_or(earlier) {
+            self.stop = Some(index);
+            self.wqe_mut(index).error = Some(status);
+        }
+    }
+
+    /// Whether another placement may be given to the caller.
+    #[inline]
+    fn can_place(&self) -> bool {
+        self.place_issued.wrapping_sub(self.place_done) < MAX_PENDING
+    }
+
+    /// Starts or moves the timer.
+    #[inline]
+    fn wait_for(&mut self, wait: Wait, deadline: Nanos, timers: &mut TimerWheel, slot: u32) {
+        self.wait = wait;
+        self.deadline = deadline;
+        if deadline.0 < self.wheel_at {
+            self.wheel_at = deadline.0;
+            timers.arm(slot, deadline);
+        }
+    }
+
+    /// After progress: waits anew for what is still to come.
+    #[inline]
+    fn restart_ack_timer(&mut self, now: Nanos, timers: &mut TimerWheel, slot: u32) {
+        if self.awaits_response() && self.timeout != Nanos::ZERO {
+            self.wait_for(Wait::Ack, now + self.timeout, timers, slot);
+        } else {
+            self.wait = Wait::None;
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Responses: ACKs, NAKs and READ responses move `una` forward or call for a retry.
+
+use super::retry::{implied_nak, refused, rnr_nak, sequence_nak};
+use super::{Requester, complete};
+use crate::descriptor::{Place, Side};
+use crate::memory::Access;
+use crate::transport::env::Env;
+use crate::transport::qp::Qp;
+use crate::verbs::WcStatus;
+use crate::wire::aeth::{Aeth, NakCode, Syndrome};
+use crate::wire::{Operation, Packet, Psn};
+
+/// A response arrived. `tag` names the packet to whoever places its payload.
+pub(crate) fn on_response(qp: &mut Qp, packet: &Packet, tag: u32, env: &mut Env<'_>) {
+    let r = &qp.req;
+    // Stale, or for something never sent: ghosts of an earlier connection, duplicates.
+    if !qp.can_send() || r.ahead(packet.psn) >= r.ahead(r.max) {
+        env.counters.rx_dropped += 1;
+        return;
+    }
+    match packet.opcode.info().operation {
+        Operation::ReadResponse => on_read_response(qp, packet, tag, env),
+        Operation::Ack => on_ack(qp, packet, env),
+        // No atomic is ever sent.
+        _ => env.counters.rx_dropped += 1,
+    }
+}
+
+fn on_ack(qp: &mut Qp, packet: &Packet, env: &mut Env<'_>) {
+    let Some(Aeth { syndrome, .. }) = Aeth::from_raw(packet.ext.aeth) else {
+        env.counters.rx_dropped += 1;
+        return;
+    };
+    // A NAK acknowledges what is before its PSN.
+    let is_ack = matches!(syndrome, Syndrome::Ack { .. });
+    let upto = packet.psn.add(u32::from(is_ack));
+    acknowledge(qp, upto, env);
+    if !qp.can_send() {
+        return;
+    }
+    match syndrome {
+        // Credits are not used: a request that finds no receive gets an RNR NAK.
+        Syndrome::Ack { .. } if qp.req.una != upto => implied_nak(qp, env),
+        Syndrome::Ack { .. } => {}
+        Syndrome::Rnr { timer } => rnr_nak(qp, upto, timer, env),
+        Syndrome::Nak(NakCode::PsnSequence) => sequence_nak(qp, upto, env),
+        Syndrome::Nak(NakCode::InvalidRequest) => {
+            env.counters.req_remote_invalid_request += 1;
+            refused(qp, upto, WcStatus::RemInvReqErr, env);
+        }
+        Syndrome::Nak(NakCode::RemoteAccess) => {
+            env.counters.req_remote_access_errors += 1;
+            refused(qp, upto, WcStatus::RemAccessErr, env);
+        }
+        Syndrome::Nak(NakCode::RemoteOperational | NakCode::InvalidRd) => {
+            refused(qp, upto, WcStatus::RemOpErr, env);
+        }
+    }
+}
+
+/// All PSNs before `upto` are acknowledged, but a READ only by its responses: it holds `una` back.
+/// Completes what that allows.
+fn acknowledge(qp: &mut Qp, upto: Psn, env: &mut Env<'_>) {
+    let r = &mut qp.req;
+    let target = r.ahead(upto);
+    let mut reached = 0;
+    while reached < target && r.stop != Some(r.una_wqe) {
+        let w = r.wqe(r.una_wqe);
+        if w.is_read() {
+            break;
+        }
+        let end = r.ahead(w.end());
+        if target < end {
+            reached = target;
+            break;
+        }
+        reached = end;
+        r.una_wqe = r.una_wqe.wrapping_add(1);
+    }
+    if reached > 0 {
+        r.advance_una(reached);
+        progress(qp, env);
+    }
+}
+
+/// What every step forward brings.
+fn progress(qp: &mut Qp, env: &mut Env<'_>) {
+    let r = &mut qp.req;
+    r.retry_left = r.retry_cnt;
+    r.rnr_left = r.rnr_retry;
+    r.implied_nak_armed = true;
+    // This also ends an RNR wait: the request it was for has arrived.
+    r.restart_ack_timer(env.now, env.timers, qp.slot);
+    complete(qp, env);
+    if qp.req.has_unsent() {
+        env.lists.ready.push(qp.slot);
+    }
+}
+
+impl Requester {
+    /// `una` goes on by `n`; `una_wqe` is already right. What a retry was about to send again and need
+    /// not is skipped.
+    fn advance_una(&mut self, n: u32) {
+        let unsent = self.ahead(self.snd) < n;
+        self.una = self.una.add(n);
+        if unsent {
+            self.snd = self.una;
+            self.cur = self.una_wqe;
+        }
+    }
+}
+
+fn on_read_response(qp: &mut Qp, packet: &Packet, tag: u32, env: &mut Env<'_>) {
+    acknowledge(qp, packet.psn, env);
+    // `acknowledge` may have ended in an error.
+    if !qp.can_send() {
+        return;
+    }
+    let mtu = qp.mtu();
+    let r = &mut qp.req;
+    let index = r.una_wqe;
+    if r.stop == Some(index) || index == r.started {
+        env.counters.rx_dropped += 1;
+        return;
+    }
+    let w = *r.wqe(index);
+    if r.una != packet.psn {
+        // Responses are missing (IBTA 9.7.3: implied NAK); what follows the gap is of no use.
+        env.counters.rx_dropped += 1;
+        implied_nak(qp, env);
+        return;
+    }
+    let answered = r.una.sub(w.first.get()).get();
+    let offset = answered << qp.mtu_shift;
+    let rest = w.len - offset;
+    let last = answered + 1 == w.psns;
+    // After a retry the same response may come as FIRST or MIDDLE, as LAST or ONLY.
+    let position = packet.opcode.info().position;
+    let fits = packet.payload_len == rest.min(mtu) && position.ends() == last;
+    if !w.is_read() || !fits || !r.can_place() {
+        env.counters.rx_dropped += 1;
+        return;
+    }
+    if packet.payload_len > 0 {
+        let range = r.sge_range(index);
+        let sges = &r.sges[range];
+        r.rx_cursor.seek(sges, offset);
+        let slices = &mut env.out.slices;
+        let len = packet.payload_len;
+        match r
+            .rx_cursor
+            .slice(sges, len, Access::LOCAL_WRITE, qp.pd, env.mrs, slices)
+        {
+            Ok((first, count)) => {
+                env.out.place.push(Place {
+                    qp: qp.id,
+                    epoch: qp.place_epoch,
+                    side: Side::Requester,
+                    packet: tag,
+                    len,
+                    first,
+                    count,
+                });
+                r.place_issued = r.place_issued.wrapping_add(1);
+            }
+            Err(_) => {
+                r.set_error(index, WcStatus::LocProtErr);
+                complete(qp, env);
+                return;
+            }
+        }
+    }
+    // Sent in this round of retries, or answered by an older request before that?
+    if r.cur != index {
+        r.read_psns -= 1;
+        r.reads_out -= u32::from(last);
+    }
+    if last {
+        r.una_wqe = index.wrapping_add(1);
+        r.wqe_mut(index).place_end = r.place_issued;
+    }
+    r.advance_una(1);
+    progress(qp, env);
+}

@@ -1,0 +1,165 @@
+//! What makes the requester send again, or give up: timeouts, sequence and RNR NAKs, gaps in READ
+//! responses, refusals, and payload that could not be fetched.
+
+use super::{Wait, complete};
+use crate::transport::env::Env;
+use crate::transport::qp::Qp;
+use crate::verbs::WcStatus;
+use crate::wire::{Psn, aeth};
+
+/// Retries left for an RNR NAK that mean "for ever".
+const RNR_ENDLESS: u8 = 7;
+
+/// Back to the oldest PSN that is not acknowledged (go-back-N). A READ goes on from the first response it
+/// misses.
+fn go_back(qp: &mut Qp, env: &mut Env<'_>) {
+    let r = &mut qp.req;
+    r.snd = r.una;
+    r.cur = r.una_wqe;
+    r.reads_out = 0;
+    r.read_psns = 0;
+    r.since_ack_req = 0;
+    r.wait = Wait::None;
+    if qp.req.has_unsent() {
+        env.lists.ready.push(qp.slot);
+    }
+}
+
+/// Uses up one of `retry_cnt` retries and sends again; false if there was none left and the oldest request failed.
+fn retry(qp: &mut Qp, env: &mut Env<'_>) -> bool {
+    let r = &mut qp.req;
+    if r.retry_left == 0 {
+        env.counters.req_transport_retries_exceeded += 1;
+        give_up(qp, qp.req.una_wqe, WcStatus::RetryExcErr, env);
+        return false;
+    }
+    r.retry_left -= 1;
+    go_back(qp, env);
+    true
+}
+
+/// The request at `index` has failed; it says so in its turn.
+fn give_up(qp: &mut Qp, index: u32, status: WcStatus, env: &mut Env<'_>) {
+    qp.req.set_error(index, status);
+    qp.req.restart_ack_timer(env.now, env.timers, qp.slot);
+    complete(qp, env);
+}
+
+/// The timer of the QP fired.
+pub(crate) fn on_timer(qp: &mut Qp, env: &mut Env<'_>) {
+    qp.req.wheel_at = u64::MAX;
+    if qp.req.wait == Wait::None {
+        return;
+    }
+    if qp.req.deadline > env.now {
+        let (wait, deadline) = (qp.req.wait, qp.req.deadline);
+        qp.req.wait_for(wait, deadline, env.timers, qp.slot);
+        return;
+    }
+    match core::mem::replace(&mut qp.req.wait, Wait::None) {
+        Wait::Ack => {
+            qp.req.implied_nak_armed = true;
+            if retry(qp, env) {
+                env.counters.local_ack_timeout_err += 1;
+            }
+        }
+        Wait::Rnr if qp.req.has_unsent() => env.lists.ready.push(qp.slot),
+        _ => {}
+    }
+}
+
+/// A response beyond one that is missing. The packets behind the gap say the same; they are not heard until
+/// there is progress, or the timer has fired.
+pub(crate) fn implied_nak(qp: &mut Qp, env: &mut Env<'_>) {
+    let r = &mut qp.req;
+    if !r.implied_nak_armed || !r.awaits_response() {
+        return;
+    }
+    r.implied_nak_armed = false;
+    if retry(qp, env) {
+        env.counters.implied_nak_seq_err += 1;
+    }
+}
+
+/// NAK "PSN sequence error": the responder waits for `psn`.
+pub(crate) fn sequence_nak(qp: &mut Qp, psn: Psn, env: &mut Env<'_>) {
+    if qp.req.una != psn {
+        implied_nak(qp, env);
+        return;
+    }
+    // Nothing of it is on its way: a retry is under way already.
+    if !qp.req.awaits_response() {
+        return;
+    }
+    if retry(qp, env) {
+        env.counters.packet_seq_err += 1;
+    }
+}
+
+/// RNR NAK: the responder had no receive request for `psn`.
+pub(crate) fn rnr_nak(qp: &mut Qp, psn: Psn, timer: u8, env: &mut Env<'_>) {
+    if qp.req.una != psn {
+        implied_nak(qp, env);
+        return;
+    }
+    let r = &mut qp.req;
+    if !r.awaits_response() {
+        return;
+    }
+    if r.rnr_retry != RNR_ENDLESS {
+        if r.rnr_left == 0 {
+            env.counters.req_rnr_retries_exceeded += 1;
+            give_up(qp, qp.req.una_wqe, WcStatus::RnrRetryExcErr, env);
+            return;
+        }
+        r.rnr_left -= 1;
+    }
+    env.counters.rnr_nak_retry_err += 1;
+    go_back(qp, env);
+    let until = env.now + aeth::rnr_timer(timer);
+    qp.req.wait_for(Wait::Rnr, until, env.timers, qp.slot);
+}
+
+/// A NAK that is no call for a retry: the request with `psn` has failed.
+pub(crate) fn refused(qp: &mut Qp, psn: Psn, status: WcStatus, env: &mut Env<'_>) {
+    let Some(index) = request_of(qp, psn) else {
+        return;
+    };
+    give_up(qp, index, status, env);
+    // Responses of a READ before it are missing and will not come by themselves.
+    if qp.can_send() && qp.req.una != psn {
+        implied_nak(qp, env);
+    }
+}
+
+/// The payload of a packet could not be read. The caller has dropped that descriptor and those behind it.
+pub(crate) fn fetch_fault(qp: &mut Qp, psn: Psn, env: &mut Env<'_>) {
+    qp.tx_epoch = qp.tx_epoch.wrapping_add(1);
+    // It may have been a retry of something acknowledged in the meantime: then only the packets that were
+    // dropped behind it have to go out again.
+    if let Some(index) = request_of(qp, psn) {
+        qp.req.set_error(index, WcStatus::LocProtErr);
+    }
+    // During an RNR wait it has gone back already.
+    if qp.req.wait != Wait::Rnr {
+        go_back(qp, env);
+    }
+    complete(qp, env);
+}
+
+/// The request that holds `psn`, if it is not acknowledged.
+fn request_of(qp: &Qp, psn: Psn) -> Option<u32> {
+    let r = &qp.req;
+    let at = r.ahead(psn);
+    if at >= r.ahead(r.max) {
+        return None;
+    }
+    let mut index = r.una_wqe;
+    while index != r.started {
+        if at < r.ahead(r.wqe(index).end()) {
+            return Some(index);
+        }
+        index = index.wrapping_add(1);
+    }
+    None
+}

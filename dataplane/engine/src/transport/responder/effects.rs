@@ -1,0 +1,368 @@
+//! What accepted requests bring about, in PSN order, once the placements before it are done.
+
+use super::{MAX_PENDING, acknowledge, emit_ack};
+use crate::descriptor::Outcome;
+use crate::transport::env::Env;
+use crate::transport::qp::Qp;
+use crate::verbs::{
+    AsyncKind, Completion, Event, QpState, RecvQueues, WC_WITH_IMM, WcOpcode, WcStatus,
+};
+use crate::wire::Psn;
+use crate::wire::aeth::{NakCode, Syndrome};
+
+/// What kind of thing waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A packet of a SEND.
+    Send,
+    /// A packet of a WRITE.
+    Write,
+    /// A READ, to be answered; the number of its job.
+    Read(u8),
+    /// A NAK after which the QP goes on: sequence error, RNR.
+    SoftNak(Syndrome),
+    /// A NAK after which the QP is in ERR.
+    FatalNak {
+        code: NakCode,
+        /// How the receive request in progress completes.
+        recv: Option<WcStatus>,
+        /// What is reported where no completion says it.
+        event: Option<AsyncKind>,
+    },
+}
+
+/// The receive completion that comes with the last packet of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Received {
+    pub wr_id: u64,
+    pub byte_len: u32,
+    pub imm: Option<u32>,
+    pub opcode: WcOpcode,
+    pub solicited: bool,
+}
+
+/// One entry.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Effect {
+    pub psn: Psn,
+    pub kind: Kind,
+    /// Its payload is being placed.
+    pub placing: bool,
+    /// Its payload could not be placed.
+    pub fault: bool,
+    /// The peer asked for an ACK.
+    pub ack: bool,
+    /// A message ends here.
+    pub ends: bool,
+    pub received: Option<Received>,
+}
+
+impl Effect {
+    /// One that waits for nothing and does nothing by itself.
+    pub const fn new(psn: Psn, kind: Kind) -> Effect {
+        Effect {
+            psn,
+            kind,
+            placing: false,
+            fault: false,
+            ack: false,
+            ends: false,
+            received: None,
+        }
+    }
+}
+
+/// The FIFO.
+pub(super) struct Effects {
+    ring: Box<[Effect]>,
+    head: u32,
+    tail: u32,
+    /// Entries before this one wait for no placement.
+    place: u32,
+}
+
+impl Effects {
+    pub fn new() -> Effects {
+        let empty = Effect::new(Psn::new(0), Kind::Send);
+        Effects {
+            ring: vec![empty; MAX_PENDING as usize].into_boxed_slice(),
+            head: 0,
+            tail: 0,
+            place: 0,
+        }
+    }
+
+    pub fn clear(&mut self) {
+        self.head = 0;
+        self.tail = 0;
+        self.place = 0;
+    }
+
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.head == self.tail
+    }
+
+    /// Whether a request may still be accepted: the last place is kept for a NAK.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.tail.wrapping_sub(self.head) < MAX_PENDING - 1
+    }
+
+    fn has_room_for_nak(&self) -> bool {
+        self.tail.wrapping_sub(self.head) < MAX_PENDING
+    }
+
+    #[inline]
+    fn at(&mut self, index: u32) -> &mut Effect {
+        &mut self.ring[(index & (MAX_PENDING - 1)) as usize]
+    }
+
+    #[inline]
+    pub fn front_is_ready(&self) -> bool {
+        !self.is_empty() && !self.ring[(self.head & (MAX_PENDING - 1)) as usize].placing
+    }
+
+    #[inline]
+    pub fn push(&mut self, effect: Effect) {
+        if self.is_empty() {
+            // An empty FIFO starts over, so that the same few entries stay in the cache.
+            self.clear();
+        }
+        *self.at(self.tail) = effect;
+        self.tail = self.tail.wrapping_add(1);
+    }
+
+    /// Puts a NAK at the end. False if there is no room: then silence, and the peer's timer, must do.
+    pub fn push_nak(&mut self, psn: Psn, kind: Kind) -> bool {
+        let room = self.has_room_for_nak();
+        if room {
+            self.push(Effect::new(psn, kind));
+        }
+        room
+    }
+
+    /// Takes back a NAK that waits at the end: what it would ask for has arrived.
+    pub fn revoke_nak(&mut self) {
+        if self.is_empty() {
+            return;
+        }
+        let last = self.tail.wrapping_sub(1);
+        if matches!(self.at(last).kind, Kind::SoftNak(_)) {
+            self.tail = last;
+            if self.place.wrapping_sub(self.head) > self.tail.wrapping_sub(self.head) {
+                self.place = self.tail;
+            }
+        }
+    }
+
+    #[inline]
+    fn pop(&mut self) {
+        if self.place == self.head {
+            self.place = self.head.wrapping_add(1);
+        }
+        self.head = self.head.wrapping_add(1);
+    }
+
+    /// The receive completion at the end of the message in which the FIFO begins, if it is there.
+    fn take_end(&mut self) -> Option<Received> {
+        let end = (self.head..self.tail).find(|&i| self.at(i).ends)?;
+        self.at(end).received.take()
+    }
+
+    /// The oldest entry whose placement is not reported; it counts as reported from now on.
+    fn next_placing(&mut self) -> Option<&mut Effect> {
+        while self.place != self.tail {
+            let index = self.place;
+            self.place = index.wrapping_add(1);
+            if self.at(index).placing {
+                let entry = self.at(index);
+                entry.placing = false;
+                return Some(entry);
+            }
+        }
+        None
+    }
+}
+
+/// Lets out of the FIFO what waits for nothing. What a call has no room for goes on in `tx`.
+pub(crate) fn drain(qp: &mut Qp, env: &mut Env<'_>) {
+    while qp.can_receive() && qp.resp.has_unsent() {
+        if qp.resp.active != 0 || !env.tx_room() || !env.event_room() {
+            env.lists.ready.push(qp.slot);
+            return;
+        }
+        if qp.resp.reack {
+            emit_ack(qp, qp.resp.done, Syndrome::ACK, env);
+            continue;
+        }
+        let head = qp.resp.effects.head;
+        let effect = *qp.resp.effects.at(head);
+        qp.resp.effects.pop();
+        match effect.kind {
+            Kind::Send | Kind::Write if effect.fault => fault(qp, &effect, env),
+            Kind::Send | Kind::Write => data(qp, &effect, env),
+            Kind::Read(job) => {
+                count_message(qp);
+                super::read::activate(qp, job);
+            }
+            Kind::SoftNak(syndrome) => emit_ack(qp, effect.psn, syndrome, env),
+            Kind::FatalNak { code, recv, event } => {
+                fatal(qp, effect.psn, code, recv, event, env);
+            }
+        }
+    }
+}
+
+#[inline]
+fn count_message(qp: &mut Qp) {
+    qp.resp.msn = (qp.resp.msn + 1) & 0xff_ffff;
+}
+
+#[inline]
+fn data(qp: &mut Qp, effect: &Effect, env: &mut Env<'_>) {
+    qp.resp.done = effect.psn;
+    qp.resp.any_done = true;
+    if effect.ends {
+        count_message(qp);
+        if let Some(received) = &effect.received {
+            complete(qp, received, WcStatus::Success, env);
+        }
+    }
+    if effect.ack || qp.resp.late_ack == Some(effect.psn) {
+        qp.resp.late_ack = None;
+        acknowledge(qp, effect.psn, env);
+    }
+}
+
+/// Payload could not be written to the program's memory. For the peer the operation failed at this end
+/// (IBTA 9.7.5.2: remote operational error); here the receive request of a SEND did, or else the QP.
+fn fault(qp: &mut Qp, effect: &Effect, env: &mut Env<'_>) {
+    if effect.kind == Kind::Write {
+        let event = Some(AsyncKind::QpFatal);
+        fatal(qp, effect.psn, NakCode::RemoteOperational, None, event, env);
+        if let Some(received) = &effect.received {
+            complete(qp, received, WcStatus::WrFlushErr, env);
+        }
+        return;
+    }
+    // The message may have arrived to its end, or not yet.
+    let received = effect.received.or_else(|| qp.resp.effects.take_end());
+    let in_progress = received.is_none().then_some(WcStatus::LocProtErr);
+    fatal(
+        qp,
+        effect.psn,
+        NakCode::RemoteOperational,
+        in_progress,
+        None,
+        env,
+    );
+    if let Some(received) = &received {
+        complete(qp, received, WcStatus::LocProtErr, env);
+    }
+}
+
+/// The NAK after which the QP is in ERR.
+pub(super) fn fatal(
+    qp: &mut Qp,
+    psn: Psn,
+    code: NakCode,
+    recv: Option<WcStatus>,
+    event: Option<AsyncKind>,
+    env: &mut Env<'_>,
+) {
+    emit_ack(qp, psn, Syndrome::Nak(code), env);
+    if let Some(status) = recv {
+        fail_receive(qp, status, env);
+    }
+    match event {
+        Some(kind) => qp.fail_with(kind, env),
+        None => qp.fail(env),
+    }
+}
+
+/// Completes the receive request in progress with an error.
+fn fail_receive(qp: &mut Qp, status: WcStatus, env: &mut Env<'_>) {
+    if core::mem::replace(&mut qp.resp.recv_taken, false) {
+        let received = Received {
+            wr_id: qp.resp.recv.wr_id,
+            byte_len: 0,
+            imm: None,
+            opcode: WcOpcode::Recv,
+            solicited: false,
+        };
+        complete(qp, &received, status, env);
+    }
+}
+
+fn complete(qp: &Qp, received: &Received, status: WcStatus, env: &mut Env<'_>) {
+    match status {
+        WcStatus::Success => {}
+        WcStatus::WrFlushErr => env.counters.resp_cqe_flush_error += 1,
+        _ => env.counters.resp_cqe_error += 1,
+    }
+    let ok = status == WcStatus::Success;
+    env.out.events.push(Event::Completion(Completion {
+        qp: qp.id,
+        cq: qp.recv_cq,
+        recv: true,
+        retire: 0,
+        wr_id: received.wr_id,
+        status,
+        opcode: received.opcode,
+        byte_len: if ok { received.byte_len } else { 0 },
+        flags: if ok && received.imm.is_some() {
+            WC_WITH_IMM
+        } else {
+            0
+        },
+        imm_or_rkey: if ok { received.imm.unwrap_or(0) } else { 0 },
+        solicited: received.solicited,
+    }));
+}
+
+/// The oldest placement of this side ended.
+pub(crate) fn placed(qp: &mut Qp, outcome: Outcome, env: &mut Env<'_>) {
+    if outcome == Outcome::Pending {
+        return;
+    }
+    if let Some(effect) = qp.resp.effects.next_placing() {
+        effect.fault = outcome == Outcome::Fault;
+    }
+    if qp.state == QpState::Err {
+        env.lists.work.push(qp.slot);
+    } else {
+        drain(qp, env);
+    }
+}
+
+/// Flushes the receive side of a QP in ERR: what waits in the FIFO, the receive request in progress, then the
+/// queue. False when it has to go on in another call.
+pub(crate) fn flush<Q: RecvQueues>(qp: &mut Qp, queues: &mut Q, env: &mut Env<'_>) -> bool {
+    while !qp.resp.effects.is_empty() {
+        if !qp.resp.effects.front_is_ready() {
+            // `placed` comes back to it.
+            return true;
+        }
+        if !env.event_room() {
+            return false;
+        }
+        let head = qp.resp.effects.head;
+        let effect = *qp.resp.effects.at(head);
+        qp.resp.effects.pop();
+        if let Some(received) = &effect.received {
+            complete(qp, received, WcStatus::WrFlushErr, env);
+        }
+    }
+    fail_receive(qp, WcStatus::WrFlushErr, env);
+    loop {
+        if !env.event_room() {
+            return false;
+        }
+        if !queues.take(qp.id, &mut qp.resp.recv) {
+            return true;
+        }
+        qp.resp.recv_taken = true;
+        fail_receive(qp, WcStatus::WrFlushErr, env);
+    }
+}

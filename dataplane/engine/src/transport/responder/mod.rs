@@ -1,0 +1,206 @@
+//! The responder: request packets in; placements, ACKs, READ responses and receive completions out.
+//!
+//! A request is judged when it arrives (`request`). What it brings about waits in a FIFO (`effects`) until all
+//! placements before it are done, so that no ACK and no completion ever speaks of data that is not yet in
+//! the program's memory, and so that everything goes out in PSN order. READs at the front of the FIFO
+//! become active and are answered by `read`; nothing behind them leaves meanwhile.
+
+mod effects;
+mod read;
+mod request;
+
+pub(crate) use effects::{flush, placed};
+pub(crate) use read::{emit, fetch_fault};
+pub(crate) use request::on_request;
+
+use super::MAX_PENDING;
+use super::sge::Cursor;
+use super::state::MAX_RD_ATOMIC;
+use crate::descriptor::{Payload, Side, TxDesc};
+use crate::transport::env::Env;
+use crate::transport::qp::Qp;
+use crate::verbs::{QpAttr, RecvWr};
+use crate::wire::aeth::{Aeth, Syndrome};
+use crate::wire::{ExtHeaders, Opcode, Operation, Psn};
+use effects::Effects;
+use read::ReadJob;
+
+/// The responder half of a QP.
+#[repr(C)]
+pub(crate) struct Responder {
+    /// PSN expected next.
+    pub epsn: Psn,
+    /// Newest PSN that is wholly done: placed, or answered.
+    done: Psn,
+    /// Messages completed, 24 bits.
+    msn: u32,
+    /// The message in the middle of which we are.
+    message: Option<Operation>,
+    /// Something is done since RTR, so there is something to acknowledge again.
+    any_done: bool,
+    /// A NAK has gone out for `epsn`: silence until it arrives.
+    nak_sent: bool,
+    /// A fatal NAK is in the FIFO or has gone out: deaf.
+    dead: bool,
+    /// A coalesced ACK is owed.
+    ack_owed: bool,
+    /// A duplicate wants `done` acknowledged once no READ is active.
+    reack: bool,
+    /// COMM_EST was reported.
+    established: bool,
+    /// A receive request was taken and its message is not complete.
+    recv_taken: bool,
+    min_rnr_timer: u8,
+    max_reads: u8,
+    /// READs accepted and not answered in full.
+    reads_pending: u8,
+    /// Where the next READ goes in `reads`.
+    next_read: u8,
+    /// Bit i: `reads[i]` is being answered.
+    active: u16,
+    /// A duplicate asked for an ACK of this PSN, whose effect was still waiting.
+    late_ack: Option<Psn>,
+    /// WRITE in progress: where its next byte goes, and how many are to come.
+    write_va: u64,
+    write_rkey: u32,
+    write_left: u32,
+    /// SEND in progress: bytes so far.
+    received: u32,
+    /// Bytes that the receive request holds.
+    recv_space: u64,
+    recv_cursor: Cursor,
+    effects: Effects,
+    /// The last READs, oldest first from `next_read`, kept to be executed again.
+    reads: [ReadJob; MAX_RD_ATOMIC as usize],
+    recv: RecvWr,
+}
+
+impl Responder {
+    pub fn new() -> Responder {
+        Responder {
+            epsn: Psn::new(0),
+            done: Psn::new(0),
+            msn: 0,
+            message: None,
+            any_done: false,
+            nak_sent: false,
+            dead: false,
+            ack_owed: false,
+            reack: false,
+            established: false,
+            recv_taken: false,
+            min_rnr_timer: 0,
+            max_reads: 0,
+            reads_pending: 0,
+            next_read: 0,
+            active: 0,
+            late_ack: None,
+            write_va: 0,
+            write_rkey: 0,
+            write_left: 0,
+            received: 0,
+            recv_space: 0,
+            recv_cursor: Cursor::default(),
+            effects: Effects::new(),
+            reads: [ReadJob::NONE; MAX_RD_ATOMIC as usize],
+            recv: RecvWr::empty(),
+        }
+    }
+
+    /// Forgets everything.
+    pub fn reset(&mut self) {
+        self.set_psn(Psn::new(0));
+        self.msn = 0;
+        self.message = None;
+        self.any_done = false;
+        self.nak_sent = false;
+        self.dead = false;
+        self.established = false;
+        self.recv_taken = false;
+        self.reads_pending = 0;
+        self.next_read = 0;
+        self.late_ack = None;
+        self.effects.clear();
+        self.reads = [ReadJob::NONE; MAX_RD_ATOMIC as usize];
+        self.stop_sending();
+    }
+
+    /// The first PSN of the connection.
+    pub fn set_psn(&mut self, psn: Psn) {
+        self.epsn = psn;
+        self.done = psn.sub(1);
+    }
+
+    pub fn take_attributes(&mut self, attr: &QpAttr) {
+        self.min_rnr_timer = attr.min_rnr_timer;
+        self.max_reads = attr.max_dest_rd_atomic;
+    }
+
+    /// The QP is dead: nothing goes out and nothing is accepted any more.
+    pub fn quiet(&mut self) {
+        self.dead = true;
+        self.stop_sending();
+    }
+
+    fn stop_sending(&mut self) {
+        self.active = 0;
+        self.ack_owed = false;
+        self.reack = false;
+    }
+
+    /// Whether something may be left to emit.
+    #[inline]
+    pub fn has_unsent(&self) -> bool {
+        self.active != 0 || self.reack || self.effects.front_is_ready()
+    }
+}
+
+/// Emits an ACK or NAK. What it says covers everything before it.
+fn emit_ack(qp: &mut Qp, psn: Psn, syndrome: Syndrome, env: &mut Env<'_>) {
+    let r = &mut qp.resp;
+    r.ack_owed = false;
+    r.reack = false;
+    env.out.tx.push(TxDesc {
+        qp: qp.id,
+        epoch: qp.tx_epoch,
+        side: Side::Responder,
+        opcode: Opcode::RC_ACK,
+        ack_req: false,
+        solicited: false,
+        psn,
+        ext: ExtHeaders {
+            aeth: Aeth {
+                syndrome,
+                msn: r.msn,
+            }
+            .raw(),
+            ..ExtHeaders::default()
+        },
+        len: 0,
+        payload: Payload::None,
+    });
+}
+
+/// Emits the coalesced ACK that a QP owes: the newest PSN that is done.
+pub(crate) fn emit_owed_ack(qp: &mut Qp, env: &mut Env<'_>) {
+    if !qp.can_receive() || !qp.resp.ack_owed {
+        return;
+    }
+    if qp.resp.active != 0 {
+        // Responses go first: an ACK now would tell the peer that they were lost.
+        qp.resp.ack_owed = false;
+        qp.resp.reack = true;
+        return;
+    }
+    emit_ack(qp, qp.resp.done, Syndrome::ACK, env);
+}
+
+/// Acknowledges `psn` now or, when ACKs are coalesced, at the end of the burst.
+fn acknowledge(qp: &mut Qp, psn: Psn, env: &mut Env<'_>) {
+    if env.coalesce {
+        qp.resp.ack_owed = true;
+        env.lists.acks.push(qp.slot);
+    } else {
+        emit_ack(qp, psn, Syndrome::ACK, env);
+    }
+}

@@ -1,0 +1,213 @@
+//! READ responses: several jobs may be active at once after duplicates; they are answered in PSN order.
+
+use super::Responder;
+use super::effects::{drain, fatal};
+use crate::descriptor::{Payload, Side, TxDesc};
+use crate::memory::Access;
+use crate::transport::env::Env;
+use crate::transport::qp::Qp;
+use crate::transport::state::MAX_RD_ATOMIC;
+use crate::verbs::AsyncKind;
+use crate::wire::aeth::{Aeth, NakCode, Syndrome};
+use crate::wire::{ExtHeaders, Opcode, Packet, Psn};
+
+/// A READ that was accepted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReadJob {
+    pub first: Psn,
+    /// Responses; 0 if there is no job.
+    pub psns: u32,
+    pub va: u64,
+    pub rkey: u32,
+    pub len: u32,
+    /// Responses from here on belong to the present execution.
+    pub start: Psn,
+    /// Next response to send.
+    pub next: Psn,
+    /// It has left the FIFO: a duplicate may start it again.
+    pub executed: bool,
+    /// All responses were sent once.
+    pub answered: bool,
+}
+
+impl ReadJob {
+    pub const NONE: ReadJob = ReadJob {
+        first: Psn::new(0),
+        psns: 0,
+        va: 0,
+        rkey: 0,
+        len: 0,
+        start: Psn::new(0),
+        next: Psn::new(0),
+        executed: false,
+        answered: false,
+    };
+}
+
+const SLOTS: u8 = MAX_RD_ATOMIC;
+
+impl Responder {
+    /// Keeps a new READ in place of the oldest; its number.
+    pub(super) fn add_read(&mut self, job: ReadJob) -> u8 {
+        let slot = self.next_read;
+        self.next_read = (slot + 1) % SLOTS;
+        self.active &= !(1 << slot);
+        self.reads[usize::from(slot)] = job;
+        self.reads_pending += 1;
+        slot
+    }
+
+    /// The active job with the lowest PSN: slots are taken in PSN order, the oldest is at `next_read`.
+    fn oldest_active(&self) -> usize {
+        let from_oldest = self.active.rotate_right(u32::from(self.next_read));
+        (from_oldest.trailing_zeros() + u32::from(self.next_read)) as usize % usize::from(SLOTS)
+    }
+}
+
+const _: () = assert!(SLOTS == 16, "`active` has one bit a job");
+
+/// A READ's turn has come: everything before it is done.
+pub(super) fn activate(qp: &mut Qp, slot: u8) {
+    qp.resp.reads[usize::from(slot)].executed = true;
+    qp.resp.active |= 1 << slot;
+}
+
+/// A duplicate of a READ: it is executed again from the PSN asked for, which may be in its middle (IBTA 9.7.5.1.4).
+/// One that is no longer kept is dropped, as is one that asks for something else than it did at first.
+pub(super) fn repeat(qp: &mut Qp, packet: &Packet, env: &mut Env<'_>) {
+    let shift = qp.mtu_shift;
+    let r = &mut qp.resp;
+    let found = r.reads.iter_mut().position(|job| {
+        let at = packet.psn.sub(job.first.get()).get();
+        at < job.psns && {
+            let offset = at << shift;
+            job.executed
+                && packet.ext.va == job.va.wrapping_add(u64::from(offset))
+                && packet.ext.dma_len == job.len - offset
+                && packet.ext.rkey == job.rkey
+        }
+    });
+    let Some(slot) = found else {
+        env.counters.rx_dropped += 1;
+        return;
+    };
+    let job = &mut r.reads[slot];
+    job.start = packet.psn;
+    job.next = packet.psn;
+    r.active |= 1 << slot;
+    env.lists.ready.push(qp.slot);
+}
+
+/// Emits READ responses, then whatever they held back, up to `quota` packets; how many it were.
+pub(crate) fn emit(qp: &mut Qp, quota: usize, env: &mut Env<'_>) -> usize {
+    let before = env.out.tx.len();
+    let end = env.tx_end;
+    env.tx_end = end.min(before + quota);
+    while qp.can_receive() && env.tx_room() {
+        if qp.resp.active != 0 {
+            respond(qp, env);
+        } else if qp.resp.has_unsent() && env.event_room() {
+            drain(qp, env);
+        } else {
+            break;
+        }
+    }
+    env.tx_end = end;
+    env.out.tx.len() - before
+}
+
+/// One response packet.
+fn respond(qp: &mut Qp, env: &mut Env<'_>) {
+    let slot = qp.resp.oldest_active();
+    let (mtu, shift) = (qp.mtu(), qp.mtu_shift);
+    let r = &mut qp.resp;
+    let job = &mut r.reads[slot];
+    let psn = job.next;
+    let at = psn.sub(job.first.get()).get();
+    let offset = at << shift;
+    let len = (job.len - offset).min(mtu);
+    let payload = if len == 0 {
+        Payload::None
+    } else {
+        let va = job.va.wrapping_add(u64::from(offset));
+        match env.mrs.check(job.rkey, qp.pd, va, len, Access::REMOTE_READ) {
+            Ok(slice) => {
+                env.out.slices.push(slice);
+                Payload::Memory {
+                    first: env.out.slices.len() as u32 - 1,
+                    count: 1,
+                }
+            }
+            // The region went away since the request was accepted.
+            Err(_) => {
+                env.counters.resp_remote_access_errors += 1;
+                let event = Some(AsyncKind::QpAccessErr);
+                fatal(qp, psn, NakCode::RemoteAccess, None, event, env);
+                return;
+            }
+        }
+    };
+    let (first, last) = (psn == job.start, at + 1 == job.psns);
+    let opcode = match (first, last) {
+        (true, true) => Opcode::RC_READ_RESP_ONLY,
+        (true, false) => Opcode::RC_READ_RESP_FIRST,
+        (false, false) => Opcode::RC_READ_RESP_MIDDLE,
+        (false, true) => Opcode::RC_READ_RESP_LAST,
+    };
+    job.next = psn.add(1);
+    let answered = job.answered;
+    job.answered |= last;
+    let mut ext = ExtHeaders::default();
+    if first || last {
+        ext.aeth = Aeth {
+            syndrome: Syndrome::ACK,
+            msn: r.msn,
+        }
+        .raw();
+    }
+    if last {
+        r.active &= !(1 << slot);
+        if !answered {
+            r.reads_pending -= 1;
+            r.done = psn;
+            r.any_done = true;
+        }
+    }
+    if !answered {
+        // It acknowledges everything before it.
+        r.ack_owed = false;
+    }
+    env.out.tx.push(TxDesc {
+        qp: qp.id,
+        epoch: qp.tx_epoch,
+        side: Side::Responder,
+        opcode,
+        ack_req: false,
+        solicited: false,
+        psn,
+        ext,
+        len,
+        payload,
+    });
+}
+
+/// The payload of a READ response could not be read. The caller has dropped that descriptor and those behind
+/// it, so a NAK for its PSN is the next that the peer hears.
+pub(crate) fn fetch_fault(qp: &mut Qp, psn: Psn, env: &mut Env<'_>) {
+    qp.tx_epoch = qp.tx_epoch.wrapping_add(1);
+    if !qp.can_receive() {
+        return;
+    }
+    if env.tx_room() {
+        fatal(
+            qp,
+            psn,
+            NakCode::RemoteOperational,
+            None,
+            Some(AsyncKind::QpFatal),
+            env,
+        );
+    } else {
+        qp.fail_with(AsyncKind::QpFatal, env);
+    }
+}

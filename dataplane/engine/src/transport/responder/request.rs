@@ -1,0 +1,421 @@
+//! The judgement of an arriving request: PSN, order within the message, lengths, receive request, rights
+//! (IBTA 9.7.4, in that order).
+
+use super::acknowledge;
+use super::effects::{Effect, Kind, Received, drain};
+use super::read::{ReadJob, repeat};
+use crate::descriptor::{MemSlice, Place, Side};
+use crate::memory::Access;
+use crate::transport::env::Env;
+use crate::transport::qp::Qp;
+use crate::transport::sge::Cursor;
+use crate::verbs::{AsyncKind, MAX_SGE, QpState, RecvQueues, WcOpcode, WcStatus};
+use crate::wire::aeth::{NakCode, Syndrome};
+use crate::wire::{HeaderSet, OpcodeInfo, Operation, Packet, Position};
+
+/// Longest message (IBTA 9.4: 2^31 bytes).
+const MAX_MESSAGE: u32 = 1 << 31;
+
+/// Why a request in its turn is not accepted.
+enum Refusal {
+    /// No receive request is there: later.
+    NotReady,
+    /// Not like this, and not later either.
+    Fatal {
+        code: NakCode,
+        recv: Option<WcStatus>,
+        event: Option<AsyncKind>,
+    },
+}
+
+impl Refusal {
+    /// The peer broke the rules.
+    const INVALID: Refusal = Refusal::Fatal {
+        code: NakCode::InvalidRequest,
+        recv: None,
+        event: Some(AsyncKind::QpReqErr),
+    };
+
+    /// Key, range or rights.
+    fn access(env: &mut Env<'_>) -> Refusal {
+        env.counters.resp_remote_access_errors += 1;
+        Refusal::Fatal {
+            code: NakCode::RemoteAccess,
+            recv: None,
+            event: Some(AsyncKind::QpAccessErr),
+        }
+    }
+
+    /// The receive request is no good; its completion says so.
+    const fn receive(code: NakCode, status: WcStatus) -> Refusal {
+        Refusal::Fatal {
+            code,
+            recv: Some(status),
+            event: None,
+        }
+    }
+}
+
+/// A request arrived. `tag` names the packet to whoever places its payload.
+pub(crate) fn on_request<Q: RecvQueues>(
+    qp: &mut Qp,
+    packet: &Packet,
+    tag: u32,
+    queues: &mut Q,
+    env: &mut Env<'_>,
+) {
+    if qp.resp.dead {
+        env.counters.rx_dropped += 1;
+        return;
+    }
+    if qp.state == QpState::Rtr && !qp.resp.established {
+        qp.resp.established = true;
+        env.event(qp, AsyncKind::CommEst);
+    }
+    match packet.psn.distance(qp.resp.epsn) {
+        0 => expected(qp, packet, tag, queues, env),
+        1.. => ahead(qp, env),
+        _ => duplicate(qp, packet, env),
+    }
+}
+
+/// A request is missing before this one: one NAK for the gap, then silence until it arrives (IBTA 9.7.5.2.8).
+fn ahead(qp: &mut Qp, env: &mut Env<'_>) {
+    env.counters.out_of_sequence += 1;
+    let r = &mut qp.resp;
+    if r.nak_sent {
+        return;
+    }
+    let nak = Kind::SoftNak(Syndrome::Nak(NakCode::PsnSequence));
+    if r.effects.push_nak(r.epsn, nak) {
+        r.nak_sent = true;
+        drain(qp, env);
+    }
+}
+
+/// Served already (IBTA 9.7.5.1.4): a SEND or WRITE is acknowledged again with the newest PSN that is done,
+/// a READ is executed again.
+fn duplicate(qp: &mut Qp, packet: &Packet, env: &mut Env<'_>) {
+    env.counters.duplicate_request += 1;
+    match packet.opcode.info().operation {
+        Operation::Send | Operation::Write => {}
+        Operation::ReadRequest => return repeat(qp, packet, env),
+        _ => {
+            env.counters.rx_dropped += 1;
+            return;
+        }
+    }
+    let r = &mut qp.resp;
+    if r.done.before(packet.psn) {
+        // Not done yet; its ACK will come, also if only this copy asks for one.
+        if packet.ack_req {
+            r.late_ack = Some(packet.psn);
+        }
+    } else if !r.any_done {
+        // From before this connection.
+        env.counters.rx_dropped += 1;
+    } else if r.active != 0 {
+        r.reack = true;
+    } else if env.coalesce {
+        if packet.ack_req {
+            acknowledge(qp, qp.resp.done, env);
+        }
+    } else {
+        // As soft-RoCE does: each duplicate is answered, A bit or not.
+        r.reack = true;
+        drain(qp, env);
+    }
+}
+
+/// The request whose turn it is.
+fn expected<Q: RecvQueues>(
+    qp: &mut Qp,
+    packet: &Packet,
+    tag: u32,
+    queues: &mut Q,
+    env: &mut Env<'_>,
+) {
+    if qp.resp.nak_sent {
+        qp.resp.nak_sent = false;
+        qp.resp.effects.revoke_nak();
+    }
+    if !qp.resp.effects.has_room() {
+        // The peer sends it again.
+        env.counters.rx_dropped += 1;
+        return;
+    }
+    let info = packet.opcode.info();
+    let verdict = if !in_sequence(qp.resp.message, info) {
+        Err(Refusal::INVALID)
+    } else {
+        match info.operation {
+            Operation::Send if !info.headers.has(HeaderSet::IETH) => {
+                send(qp, packet, info, tag, queues, env)
+            }
+            Operation::Write => write(qp, packet, info, tag, queues, env),
+            Operation::ReadRequest => read(qp, packet, env),
+            _ => Err(Refusal::INVALID),
+        }
+    };
+    match verdict {
+        Ok(()) => {}
+        Err(Refusal::NotReady) => {
+            env.counters.out_of_buffer += 1;
+            let timer = qp.resp.min_rnr_timer;
+            // Packets behind it are out of sequence now; the RNR NAK has said it for them.
+            let nak = Kind::SoftNak(Syndrome::Rnr { timer });
+            qp.resp.nak_sent = qp.resp.effects.push_nak(packet.psn, nak);
+        }
+        Err(Refusal::Fatal { code, recv, event }) => {
+            qp.resp.dead = true;
+            qp.resp
+                .effects
+                .push_nak(packet.psn, Kind::FatalNak { code, recv, event });
+        }
+    }
+    drain(qp, env);
+}
+
+/// A message begins with FIRST or ONLY and goes on with packets of its own kind.
+#[inline]
+fn in_sequence(message: Option<Operation>, info: &OpcodeInfo) -> bool {
+    match message {
+        None => info.position.starts(),
+        Some(operation) => !info.position.starts() && info.operation == operation,
+    }
+}
+
+/// FIRST and MIDDLE are full, LAST is not empty, none is longer than the path MTU (IBTA 9.7.4.1.6).
+#[inline]
+fn length_fits(position: Position, len: u32, mtu: u32) -> bool {
+    match position {
+        Position::First | Position::Middle => len == mtu,
+        Position::Last => len >= 1 && len <= mtu,
+        Position::Only => len <= mtu,
+    }
+}
+
+/// Takes a receive request.
+fn take_receive<Q: RecvQueues>(qp: &mut Qp, queues: &mut Q) -> Result<(), Refusal> {
+    if !queues.take(qp.id, &mut qp.resp.recv) {
+        return Err(Refusal::NotReady);
+    }
+    let r = &mut qp.resp;
+    r.recv_taken = true;
+    r.recv_cursor = Cursor::default();
+    r.received = 0;
+    if r.recv.num_sge as usize > MAX_SGE {
+        return Err(Refusal::receive(
+            NakCode::RemoteOperational,
+            WcStatus::LocQpOpErr,
+        ));
+    }
+    let used = &r.recv.sges[..r.recv.num_sge as usize];
+    r.recv_space = used.iter().map(|s| u64::from(s.length)).sum();
+    Ok(())
+}
+
+fn send<Q: RecvQueues>(
+    qp: &mut Qp,
+    packet: &Packet,
+    info: &OpcodeInfo,
+    tag: u32,
+    queues: &mut Q,
+    env: &mut Env<'_>,
+) -> Result<(), Refusal> {
+    let len = packet.payload_len;
+    if !length_fits(info.position, len, qp.mtu()) {
+        return Err(Refusal::INVALID);
+    }
+    if info.position.starts() {
+        take_receive(qp, queues)?;
+    }
+    let r = &mut qp.resp;
+    // Longer than the receive request. Sources differ in the NAK: soft-RoCE answers "remote operational
+    // error"; IBTA 9.7.5.2.8 (table "Responder error behavior summary", local length error) "invalid
+    // request", since it is the requester that sent too much. We follow the standard. The receive request
+    // completes with a local length error in both.
+    if u64::from(r.received) + u64::from(len) > r.recv_space {
+        env.counters.resp_local_length_error += 1;
+        return Err(Refusal::receive(
+            NakCode::InvalidRequest,
+            WcStatus::LocLenErr,
+        ));
+    }
+    if len > 0 {
+        let sges = &r.recv.sges[..r.recv.num_sge as usize];
+        let slices = &mut env.out.slices;
+        let (first, count) = r
+            .recv_cursor
+            .slice(sges, len, Access::LOCAL_WRITE, qp.pd, env.mrs, slices)
+            .map_err(|_| Refusal::receive(NakCode::RemoteOperational, WcStatus::LocProtErr))?;
+        place(qp, len, tag, first, count, env);
+    }
+    let r = &mut qp.resp;
+    r.received += len;
+    let ends = info.position.ends();
+    let received = ends.then(|| Received {
+        wr_id: r.recv.wr_id,
+        byte_len: r.received,
+        imm: info
+            .headers
+            .has(HeaderSet::IMM)
+            .then_some(packet.ext.imm_or_rkey),
+        opcode: WcOpcode::Recv,
+        solicited: packet.solicited,
+    });
+    accept(qp, packet, Kind::Send, ends, received);
+    Ok(())
+}
+
+fn write<Q: RecvQueues>(
+    qp: &mut Qp,
+    packet: &Packet,
+    info: &OpcodeInfo,
+    tag: u32,
+    queues: &mut Q,
+    env: &mut Env<'_>,
+) -> Result<(), Refusal> {
+    let (len, mtu) = (packet.payload_len, qp.mtu());
+    let starts = info.position.starts();
+    let (va, rkey, left) = match starts {
+        true => (packet.ext.va, packet.ext.rkey, packet.ext.dma_len),
+        false => (qp.resp.write_va, qp.resp.write_rkey, qp.resp.write_left),
+    };
+    // The last packet brings the rest, the others leave some.
+    let total_fits = if info.position.ends() {
+        left == len
+    } else {
+        left > len
+    };
+    if !length_fits(info.position, len, mtu) || !total_fits || left > MAX_MESSAGE {
+        return Err(Refusal::INVALID);
+    }
+    if starts {
+        env.counters.rx_write_requests += 1;
+        // A QP that does not take WRITEs at all: the request is invalid for it, whatever its key
+        // (IBTA 9.7.4.1.4, function not supported on this QP; soft-RoCE rules alike).
+        if !qp.access.allows(Access::REMOTE_WRITE) {
+            return Err(Refusal::INVALID);
+        }
+        // The whole range at once, so that nothing is written of a message that does not fit.
+        if left > 0
+            && env
+                .mrs
+                .check(rkey, qp.pd, va, left, Access::REMOTE_WRITE)
+                .is_err()
+        {
+            return Err(Refusal::access(env));
+        }
+    }
+    let slice: Option<MemSlice> = match len {
+        0 => None,
+        _ => match env.mrs.check(rkey, qp.pd, va, len, Access::REMOTE_WRITE) {
+            Ok(slice) => Some(slice),
+            Err(_) => return Err(Refusal::access(env)),
+        },
+    };
+    let imm = info
+        .headers
+        .has(HeaderSet::IMM)
+        .then_some(packet.ext.imm_or_rkey);
+    let total = if starts { len } else { qp.resp.received + len };
+    if imm.is_some() {
+        take_receive(qp, queues)?;
+    }
+    if let Some(slice) = slice {
+        let first = env.out.slices.len() as u32;
+        env.out.slices.push(slice);
+        place(qp, len, tag, first, 1, env);
+    }
+    let r = &mut qp.resp;
+    r.received = total;
+    r.write_va = va.wrapping_add(u64::from(len));
+    r.write_rkey = rkey;
+    r.write_left = left - len;
+    let received = imm.map(|imm| Received {
+        wr_id: r.recv.wr_id,
+        byte_len: total,
+        imm: Some(imm),
+        opcode: WcOpcode::RecvRdmaWithImm,
+        solicited: packet.solicited,
+    });
+    accept(qp, packet, Kind::Write, info.position.ends(), received);
+    Ok(())
+}
+
+fn read(qp: &mut Qp, packet: &Packet, env: &mut Env<'_>) -> Result<(), Refusal> {
+    let len = packet.ext.dma_len;
+    env.counters.rx_read_requests += 1;
+    if packet.payload_len != 0 || len > MAX_MESSAGE || qp.resp.reads_pending >= qp.resp.max_reads {
+        return Err(Refusal::INVALID);
+    }
+    if !qp.access.allows(Access::REMOTE_READ) {
+        return Err(Refusal::INVALID);
+    }
+    let (va, rkey) = (packet.ext.va, packet.ext.rkey);
+    if len > 0
+        && env
+            .mrs
+            .check(rkey, qp.pd, va, len, Access::REMOTE_READ)
+            .is_err()
+    {
+        return Err(Refusal::access(env));
+    }
+    let psns = qp.packets(len);
+    let r = &mut qp.resp;
+    let job = r.add_read(ReadJob {
+        first: packet.psn,
+        psns,
+        va,
+        rkey,
+        len,
+        start: packet.psn,
+        next: packet.psn,
+        executed: false,
+        answered: false,
+    });
+    r.effects.push(Effect::new(packet.psn, Kind::Read(job)));
+    r.epsn = packet.psn.add(psns);
+    Ok(())
+}
+
+/// Hands payload to the caller.
+#[inline]
+fn place(qp: &Qp, len: u32, tag: u32, first: u32, count: u8, env: &mut Env<'_>) {
+    let (epoch, side) = (qp.place_epoch, Side::Responder);
+    env.out.place.push(Place {
+        qp: qp.id,
+        epoch,
+        side,
+        packet: tag,
+        len,
+        first,
+        count,
+    });
+}
+
+/// A packet of a SEND or WRITE is accepted.
+#[inline]
+fn accept(qp: &mut Qp, packet: &Packet, kind: Kind, ends: bool, received: Option<Received>) {
+    let r = &mut qp.resp;
+    r.effects.push(Effect {
+        psn: packet.psn,
+        kind,
+        placing: packet.payload_len > 0,
+        fault: false,
+        ack: packet.ack_req,
+        ends,
+        received,
+    });
+    if received.is_some() {
+        r.recv_taken = false;
+    }
+    let operation = if kind == Kind::Send {
+        Operation::Send
+    } else {
+        Operation::Write
+    };
+    r.message = (!ends).then_some(operation);
+    r.epsn = packet.psn.add(1);
+}
