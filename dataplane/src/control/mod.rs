@@ -28,6 +28,8 @@ mod uverbs;
 
 #[cfg(test)]
 mod session_tests;
+#[cfg(test)]
+mod testing;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -14,6 +14,7 @@ pub mod abi;
 mod device;
 mod objects;
 mod qp;
+mod qp_attr;
 
 use std::os::fd::OwnedFd;
 

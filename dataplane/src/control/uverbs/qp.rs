@@ -1,27 +1,22 @@
-//! Queue pairs: sizes rounded as the rxe driver rounds them, attributes checked as ib_core and rxe check them,
-//! and the path to the peer resolved. Whether a transition is allowed is the engine's business.
+//! Queue pairs: sizes rounded as the rxe driver rounds them. Attributes of MODIFY_QP are [`super::qp_attr`]'s.
 
 use roceline_abi::control::Plain;
 use roceline_abi::queue::{RECV_WQE_SGES, SEND_WQE_SGES, Sge};
-use roceline_engine::memory::Access;
-use roceline_engine::verbs::{Mtu, Path, QpAttr, QpInit, QpState, QpType, mask};
-use roceline_engine::wire::{Gid, Psn};
+use roceline_engine::verbs::{QpAttr, QpInit, QpState, QpType, mask};
+use roceline_engine::wire::Gid;
 
 use super::abi::{
     CreateQp, CreateQpResp, Destroy, ExCreateQp, ExModifyQp, ExTail, ModifyQp, OneWord, QpDest,
     QpMmapInfo, QpParams, QueryQp, QueryQpResp,
 };
 use super::objects::mmap_info;
-use super::{Answer, Call};
+use super::{Answer, Call, qp_attr};
 use crate::control::context::{Context, QpQueues};
 use crate::control::error::CommandError;
-use crate::control::limits::{self, DeviceLimits};
+use crate::control::limits::DeviceLimits;
 use crate::control::queue_memory::Shape;
 use crate::lcore::message::{Command, Reply};
 
-/// Hop limit of every packet: the kernel's default, which ib_core takes from the route and puts in place of the
-/// program's (`ib_resolve_unicast_gid_dmac`). ibv_rc_pingpong asks for 1, perftest for 255.
-const HOP_LIMIT: u8 = 64;
 /// The bits before RATE_LIMIT: `IB_QP_ATTR_STANDARD_BITS`.
 const STANDARD_BITS: u32 = (1 << 21) - 1;
 const SGE_BYTES: u32 = size_of::<Sge>() as u32;
@@ -234,7 +229,7 @@ fn modify(context: &mut Context, request: &ModifyQp) -> Result<(), CommandError>
     if attr_mask & mask::ALT_PATH != 0 {
         return Err(CommandError::Unsupported("an alternate path (APM)"));
     }
-    let attr = attributes(context, request)?;
+    let attr = qp_attr::decode(context, request)?;
     if attr_mask & mask::CUR_STATE != 0 {
         check_current_state(context, qp, request.cur_qp_state.into())?;
     }
@@ -257,165 +252,6 @@ fn check_current_state(context: &Context, qp: u32, claimed: u32) -> Result<(), C
         });
     }
     Ok(())
-}
-
-/// The attributes that the mask names, in range; all others keep their defaults and mean nothing.
-fn attributes(context: &Context, request: &ModifyQp) -> Result<QpAttr, CommandError> {
-    let mut attr = QpAttr::default();
-    let set = |bit: u32| request.attr_mask & bit != 0;
-    let within = |name, value: u8, limit: u8| {
-        if value > limit {
-            return Err(CommandError::Limit {
-                name,
-                value: value.into(),
-                limit: limit.into(),
-            });
-        }
-        Ok(value)
-    };
-    if set(mask::STATE) {
-        let state = u32::from(request.qp_state);
-        attr.state = QpState::from_raw(state).ok_or(CommandError::QpState(state))?;
-    }
-    if set(mask::EN_SQD_ASYNC_NOTIFY) {
-        attr.sqd_async_notify = request.en_sqd_async_notify != 0;
-    }
-    if set(mask::ACCESS_FLAGS) {
-        // A QP's rights are the remote ones; local write is often given along and means nothing.
-        attr.access = Access(request.qp_access_flags & 0xf);
-    }
-    if set(mask::PKEY_INDEX) {
-        if request.pkey_index != 0 {
-            let value = request.pkey_index.into();
-            return Err(CommandError::Limit {
-                name: "pkey_index",
-                value,
-                limit: 0,
-            });
-        }
-        attr.pkey_index = 0;
-    }
-    if set(mask::PORT) {
-        if request.port_num != limits::PORT {
-            return Err(CommandError::Port(request.port_num));
-        }
-        attr.port = request.port_num;
-    }
-    if set(mask::QKEY) {
-        attr.qkey = request.qkey;
-    }
-    if set(mask::AV) {
-        attr.path = path(context, &request.dest)?;
-    }
-    if set(mask::PATH_MTU) {
-        attr.path_mtu = path_mtu(context, request.path_mtu.into())?;
-    }
-    if set(mask::TIMEOUT) {
-        attr.timeout = within("timeout", request.timeout, 31)?;
-    }
-    if set(mask::RETRY_CNT) {
-        attr.retry_cnt = within("retry_cnt", request.retry_cnt, 7)?;
-    }
-    if set(mask::RNR_RETRY) {
-        attr.rnr_retry = within("rnr_retry", request.rnr_retry, 7)?;
-    }
-    if set(mask::RQ_PSN) {
-        attr.rq_psn = Psn::new(request.rq_psn);
-    }
-    if set(mask::SQ_PSN) {
-        attr.sq_psn = Psn::new(request.sq_psn);
-    }
-    let rd_atom = context.limits().max_qp_rd_atom;
-    if set(mask::MAX_QP_RD_ATOMIC) {
-        attr.max_rd_atomic = within("max_rd_atomic", request.max_rd_atomic, rd_atom)?;
-    }
-    if set(mask::MAX_DEST_RD_ATOMIC) {
-        attr.max_dest_rd_atomic =
-            within("max_dest_rd_atomic", request.max_dest_rd_atomic, rd_atom)?;
-    }
-    if set(mask::MIN_RNR_TIMER) {
-        attr.min_rnr_timer = within("min_rnr_timer", request.min_rnr_timer, 31)?;
-    }
-    if set(mask::PATH_MIG_STATE) {
-        // 0 is "migrated", the only state without an alternate path.
-        within("path_mig_state", request.path_mig_state, 0)?;
-    }
-    if set(mask::DEST_QPN) {
-        if request.dest_qp_num > 0xff_ffff {
-            let value = request.dest_qp_num.into();
-            return Err(CommandError::Limit {
-                name: "dest_qp_num",
-                value,
-                limit: 0xff_ffff,
-            });
-        }
-        attr.dest_qpn = request.dest_qp_num;
-    }
-    Ok(attr)
-}
-
-fn path_mtu(context: &Context, number: u32) -> Result<Mtu, CommandError> {
-    let mtu = Mtu::from_raw(number).ok_or(CommandError::MtuNumber(number))?;
-    let nic = context.nic();
-    if mtu > nic.active_mtu {
-        return Err(CommandError::PathMtu {
-            device: nic.name.clone(),
-            asked: mtu.bytes(),
-            active: nic.active_mtu.bytes(),
-            port: nic.port_mtu,
-        });
-    }
-    Ok(mtu)
-}
-
-/// Resolves an address vector. RC resolves once, here; the neighbours are known from the start, so nothing waits.
-fn path(context: &Context, dest: &QpDest) -> Result<Path, CommandError> {
-    let nic = context.nic();
-    if dest.port_num != limits::PORT {
-        return Err(CommandError::Port(dest.port_num));
-    }
-    if dest.is_global == 0 {
-        return Err(CommandError::NotGlobal);
-    }
-    let sgid = nic
-        .gids
-        .get(usize::from(dest.sgid_index))
-        .map(|entry| entry.gid)
-        .ok_or_else(|| CommandError::GidIndex {
-            device: nic.name.clone(),
-            index: dest.sgid_index,
-            count: nic.gids.len(),
-        })?;
-    let dgid = Gid(dest.dgid);
-    let address = dgid.to_ip();
-    if address.is_unspecified() || address.is_multicast() {
-        return Err(CommandError::DestinationGid(address));
-    }
-    if sgid.ipv4().is_some() != dgid.ipv4().is_some() {
-        let index = dest.sgid_index;
-        return Err(CommandError::GidFamily {
-            sgid: sgid.to_ip(),
-            dgid: address,
-            index,
-        });
-    }
-    let dmac = context
-        .neighbour(dgid)
-        .ok_or_else(|| CommandError::Neighbour {
-            device: nic.name.clone(),
-            dgid: address,
-        })?;
-    Ok(Path {
-        sgid,
-        dgid,
-        sgid_index: dest.sgid_index,
-        smac: nic.mac,
-        dmac,
-        flow_label: dest.flow_label & 0xf_ffff,
-        traffic_class: dest.traffic_class,
-        hop_limit: HOP_LIMIT,
-        sl: dest.sl & 0x7,
-    })
 }
 
 fn state_of(context: &Context, qp: u32) -> Result<(QpAttr, QpInit, u32), CommandError> {

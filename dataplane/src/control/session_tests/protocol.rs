@@ -1,0 +1,128 @@
+//! The messages around the commands: opening, versions, broken packets, broken sessions, quotas.
+
+use super::*;
+
+#[test]
+fn opening_is_refused_for_cause() {
+    let Bench {
+        lcore,
+        closed,
+        shared,
+    } = bench();
+    let program = Program::start(&shared);
+    assert_eq!(program.errno(&alloc_pd()), libc::EINVAL, "no device yet");
+    assert_eq!(program.open("roce7").header.error, libc::ENODEV);
+    let request = open_request("roce0");
+    let open = |fds: &[_]| program.request(Kind::OpenDevice as u32, request.as_bytes(), fds);
+    assert_eq!(open(&[]).header.error, libc::EINVAL, "no memory");
+    let null = std::fs::File::open("/dev/null").unwrap();
+    assert_eq!(
+        open(&[null.as_fd()]).header.error,
+        libc::EINVAL,
+        "not memory"
+    );
+    let memory = own_memory();
+    let short = &request.as_bytes()[1..];
+    let answer = program.request(Kind::OpenDevice as u32, short, &[memory.as_fd()]);
+    assert_eq!(answer.header.error, libc::EINVAL);
+    assert_eq!(program.request(77, &[], &[]).header.error, libc::EINVAL);
+    lcore.state().next = Some(Reply::Failed {
+        errno: libc::ENOMEM,
+        reason: "full".into(),
+    });
+    assert_eq!(program.open("roce0").header.error, libc::ENOMEM);
+    assert_eq!(program.open("roce0").header.error, 0);
+    assert_eq!(
+        program.open("roce0").header.error,
+        libc::EINVAL,
+        "one context a connection"
+    );
+    drop(program);
+    closed.recv_timeout(GRACE).unwrap();
+}
+
+#[test]
+fn another_protocol_version_is_said_with_our_own() {
+    let Bench { shared, .. } = bench();
+    let program = Program::start(&shared);
+    let header = RequestHeader {
+        magic: MAGIC,
+        version: 1000,
+        kind: 1,
+        len: 0,
+    };
+    program.send(header.as_bytes(), &[]);
+    let ReplyHeader { error, version, .. } = program.receive().unwrap().header;
+    assert_eq!(
+        (error, version),
+        (libc::EPROTO, u32::from(PROTOCOL_VERSION))
+    );
+    assert!(program.receive().is_none());
+}
+
+#[test]
+fn what_is_not_our_protocol_ends_the_connection() {
+    let Bench { shared, .. } = bench();
+    for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"RCL1", &[0; 70_000]] {
+        let program = Program::start(&shared);
+        program.send(bytes, &[]);
+        assert!(program.receive().is_none());
+    }
+    // A length that lies is an error, and the connection goes on.
+    let program = Program::start(&shared);
+    let header = RequestHeader {
+        magic: MAGIC,
+        version: PROTOCOL_VERSION.into(),
+        kind: 2,
+        len: 100,
+    };
+    program.send(header.as_bytes(), &[]);
+    assert_eq!(program.receive().unwrap().header.error, libc::EINVAL);
+    assert_eq!(program.open("roce0").header.error, 0);
+}
+
+#[test]
+fn a_bug_in_a_session_ends_its_context_and_no_other() {
+    let Bench {
+        lcore,
+        closed,
+        shared,
+    } = bench();
+    let (victim, other) = (
+        Program::with_context(&shared, "roce0"),
+        Program::with_context(&shared, "roce0"),
+    );
+    lcore.state().panic_at = Some("AllocPd");
+    let header = RequestHeader {
+        magic: MAGIC,
+        version: PROTOCOL_VERSION.into(),
+        kind: Kind::Uverbs as u32,
+        len: alloc_pd().len() as u32,
+    };
+    victim.send(&[header.as_bytes(), &alloc_pd()].concat(), &[]);
+    assert!(victim.receive().is_none());
+    closed.recv_timeout(GRACE).unwrap();
+    assert_eq!(lcore.state().contexts.len(), 1);
+    other.ok(&alloc_pd());
+}
+
+#[test]
+fn quotas_hold() {
+    let (lcore, _closed) = FakeLcore::new();
+    let mut config = config(PathBuf::from("unused"));
+    config.limits.max_pd = 2;
+    config.limits.max_channels = 1;
+    config.limits.max_connections_per_process = 1;
+    let shared = Arc::new(Shared::new(config, lcore));
+    let program = Program::with_context(&shared, "roce0");
+    let first = u32_at(&program.ok(&alloc_pd()), 0);
+    program.ok(&alloc_pd());
+    assert_eq!(program.errno(&alloc_pd()), libc::ENOMEM);
+    program.ok(&Bytes::default().u32(first).plain(4, 0));
+    program.ok(&alloc_pd());
+    assert_eq!(program.uverbs(&create_channel()).fds.len(), 1);
+    assert_eq!(program.errno(&create_channel()), libc::ENOMEM);
+    let (_, socket) = crate::control::seqpacket::pair();
+    let peer = crate::control::testing::own_peer();
+    assert!(crate::control::server::start_session(&shared, socket, peer).is_err());
+}
