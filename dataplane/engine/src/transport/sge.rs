@@ -7,6 +7,8 @@ use crate::verbs::Sge;
 /// A place in a scatter/gather list. Packets follow one another, so the place is kept between them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cursor {
+    /// Which message it is.
+    message: u32,
     /// Bytes of the message before this place.
     offset: u32,
     /// Entry.
@@ -16,10 +18,10 @@ pub(crate) struct Cursor {
 }
 
 impl Cursor {
-    /// Goes to byte `offset` of the message.
+    /// Goes to byte `offset` of `message`, whose list is `sges`.
     #[inline]
-    pub fn seek(&mut self, sges: &[Sge], offset: u32) {
-        if self.offset == offset {
+    pub fn seek(&mut self, message: u32, sges: &[Sge], offset: u32) {
+        if self.message == message && self.offset == offset {
             return;
         }
         let mut left = offset;
@@ -32,6 +34,7 @@ impl Cursor {
             index += 1;
         }
         *self = Cursor {
+            message,
             offset,
             index,
             within: left,
@@ -136,7 +139,7 @@ mod tests {
             let mut cut = |offset: u32| {
                 let n = mtu.min(total - offset);
                 let mut out = Vec::new();
-                cursor.seek(&sges, offset);
+                cursor.seek(0, &sges, offset);
                 let (first, count) = cursor.slice(&sges, n, Access(1), 0, &mrs, &mut out).unwrap();
                 assert_eq!((first, count as usize), (0, out.len()));
                 let got: Vec<u64> =

@@ -149,7 +149,7 @@ fn emit_data(qp: &mut Qp, env: &mut Env<'_>) -> bool {
     } else {
         let range = r.sge_range(index);
         let sges = &r.sges[range];
-        r.tx_cursor.seek(sges, offset);
+        r.tx_cursor.seek(index, sges, offset);
         let out = &mut env.out.slices;
         match r
             .tx_cursor

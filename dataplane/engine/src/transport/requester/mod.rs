@@ -222,6 +222,8 @@ impl Requester {
         self.implied_nak_armed = true;
         self.drain_wanted = false;
         self.wheel_at = u64::MAX;
+        self.tx_cursor = Cursor::default();
+        self.rx_cursor = Cursor::default();
     }
 
     /// The first PSN of the connection.

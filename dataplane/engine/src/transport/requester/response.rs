@@ -144,7 +144,7 @@ fn on_read_response(qp: &mut Qp, packet: &Packet, tag: u32, env: &mut Env<'_>) {
     if packet.payload_len > 0 {
         let range = r.sge_range(index);
         let sges = &r.sges[range];
-        r.rx_cursor.seek(sges, offset);
+        r.rx_cursor.seek(index, sges, offset);
         let slices = &mut env.out.slices;
         let len = packet.payload_len;
         match r

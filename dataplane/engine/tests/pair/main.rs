@@ -1,0 +1,10 @@
+//! Two engines under virtual time: random programs over bad links and slow memory, and the rules of the
+//! transport one by one.
+
+mod link;
+mod memory;
+mod node;
+mod random;
+mod rng;
+mod workload;
+mod world;

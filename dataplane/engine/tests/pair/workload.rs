@@ -1,0 +1,538 @@
+//! Random programs on both ends of several QPs, and the rules that every run must keep:
+//! each message is delivered once, in order, byte for byte, with one completion on each side that wants
+//! one; or the QP fails with the right status and everything behind is flushed in order.
+
+use std::collections::VecDeque;
+
+use roceline_engine::memory::Access;
+use roceline_engine::verbs::*;
+use roceline_engine::wire::Psn;
+use roceline_engine::{AckPolicy, EngineConfig, Nanos};
+
+use crate::link::Faults;
+use crate::memory::{IOVA_SHIFT, sges};
+use crate::node::{MemoryFaults, default_attr};
+use crate::rng::Rng;
+use crate::world::{World, default_config, default_init};
+
+/// A message's bytes after the program is done with them: later writes by the engine would show.
+const USED: u8 = 0xee;
+
+type Pieces = Vec<(u64, u32)>;
+
+struct Message {
+    op: WrOpcode,
+    len: u32,
+    signaled: bool,
+    solicited: bool,
+    imm: u32,
+    inline: bool,
+    fence: bool,
+    data: Vec<u8>,
+    /// The sender's buffer; for a READ where the data goes.
+    local: Pieces,
+    /// WRITE: where it goes; READ: where it comes from.
+    remote: u64,
+    /// SEND: the receiver's buffer.
+    receive: Pieces,
+}
+
+impl Message {
+    fn takes_receive(&self) -> bool {
+        matches!(
+            self.op,
+            WrOpcode::Send | WrOpcode::SendImm | WrOpcode::WriteImm
+        )
+    }
+}
+
+/// The messages of one direction of a QP.
+struct Flow {
+    from: usize,
+    qp: QpId,
+    peer: QpId,
+    messages: Vec<Message>,
+    posted: usize,
+    /// Posted and not completed, oldest first: index of the message.
+    open: VecDeque<usize>,
+    receives: Vec<usize>,
+    receives_posted: usize,
+    received: usize,
+    failed: Option<WcStatus>,
+}
+
+/// What a run may do.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    pub seed: u64,
+    pub qps: usize,
+    pub messages: usize,
+    pub faults: Faults,
+    pub memory: MemoryFaults,
+    /// Receives are posted late, so that RNR NAKs happen.
+    pub late_receives: bool,
+    /// Retries are few, so that QPs may fail.
+    pub few_retries: bool,
+    pub max_packets: u64,
+}
+
+struct Run {
+    world: World,
+    flows: Vec<Flow>,
+    plan: Plan,
+    rng: Rng,
+    used: [Pieces; 2],
+}
+
+/// Prints how to repeat a failing run.
+struct Seed(Plan);
+
+impl Drop for Seed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("failed with {:?}", self.0);
+            eprintln!(
+                "repeat with ROCELINE_SEED={} (and ROCELINE_TRACE=1 for the wire)",
+                self.0.seed
+            );
+        }
+    }
+}
+
+/// Runs one plan to its end and checks everything.
+pub fn run(plan: Plan) {
+    let _seed = Seed(plan);
+    let mut run = Run::new(plan);
+    run.go();
+    run.check_end();
+}
+
+impl Run {
+    fn new(plan: Plan) -> Run {
+        let mut rng = Rng::new(plan.seed);
+        let config = EngineConfig {
+            window: rng.pick(&[1, 2, 3, 16, 64, 256]),
+            ack_policy: rng.pick(&[AckPolicy::PerMessage, AckPolicy::Coalesced]),
+            owner: 1,
+            owner_bits: 2,
+            ..default_config(plan.seed)
+        };
+        let bytes = plan.qps * plan.messages * (plan.max_packets as usize + 2) * 4096 * 3;
+        let mut world = World::new(config, plan.faults, bytes.min(96 << 20));
+        world.keep_log = false;
+        for node in &mut world.nodes {
+            node.memory_faults = plan.memory;
+        }
+        let mut run = Run {
+            world,
+            flows: vec![],
+            plan,
+            rng,
+            used: [vec![], vec![]],
+        };
+        for _ in 0..plan.qps {
+            run.add_qp();
+        }
+        run
+    }
+
+    fn add_qp(&mut self) {
+        let rng = &mut self.rng;
+        let init = QpInit {
+            sq_sig_all: rng.permille(300),
+            max_send_wr: 1 + rng.below(20) as u32,
+            max_send_sge: rng.pick(&[1, 3, 32]),
+            ..default_init()
+        };
+        let few = self.plan.few_retries;
+        let mtu = rng.pick(&[Mtu::M256, Mtu::M512, Mtu::M1024, Mtu::M2048, Mtu::M4096]);
+        let psns =
+            [0, 1].map(|_| Psn::new(rng.pick(&[0, 1, 0xff_fff0, 0xff_ffff, 0x7f_fffa, 0x80_0001])));
+        let reads = 1 + rng.below(16) as u8;
+        let rnr = rng.pick(&[1, 2, 12]);
+        let attr = |n: usize, rng: &mut Rng| QpAttr {
+            access: Access(Access::REMOTE_WRITE.0 | Access::REMOTE_READ.0),
+            path_mtu: mtu,
+            timeout: rng.pick(&[4, 5, 6]),
+            retry_cnt: if few { rng.below(3) as u8 } else { 7 },
+            rnr_retry: if few { rng.below(4) as u8 } else { 7 },
+            sq_psn: psns[n],
+            rq_psn: psns[1 - n],
+            max_rd_atomic: reads,
+            max_dest_rd_atomic: reads,
+            min_rnr_timer: rnr,
+            ..default_attr()
+        };
+        let attrs = [attr(0, rng), attr(1, rng)];
+        let ids = self.world.connect([&init, &init], [&attrs[0], &attrs[1]]);
+        for from in 0..2 {
+            let messages: Vec<Message> = (0..self.plan.messages)
+                .map(|_| self.message(from, mtu, &init))
+                .collect();
+            let receives = messages
+                .iter()
+                .enumerate()
+                .filter(|m| m.1.takes_receive())
+                .map(|m| m.0)
+                .collect();
+            self.flows.push(Flow {
+                from,
+                qp: ids[from],
+                peer: ids[1 - from],
+                messages,
+                posted: 0,
+                open: VecDeque::new(),
+                receives,
+                receives_posted: 0,
+                received: 0,
+                failed: None,
+            });
+        }
+    }
+
+    fn message(&mut self, from: usize, mtu: Mtu, init: &QpInit) -> Message {
+        let rng = &mut self.rng;
+        let mtu = u64::from(mtu.bytes());
+        use WrOpcode::*;
+        let op = rng.pick(&[Send, Send, SendImm, Write, Write, WriteImm, Read, Read]);
+        let packets = rng.below(self.plan.max_packets);
+        let any = rng.below(mtu);
+        let len = rng.pick(&[
+            0,
+            1,
+            any,
+            mtu - 1,
+            mtu,
+            mtu + 1,
+            packets * mtu,
+            packets * mtu + any,
+        ]) as u32;
+        let inline = op != Read && len <= init.max_inline && rng.permille(300);
+        let data: Vec<u8> = (0..len).map(|_| rng.next() as u8 & 0x7f).collect();
+        let max = init.max_send_sge as usize;
+        let mine = &mut self.world.nodes[from].memory;
+        let local = mine.alloc_pieces(if inline { 0 } else { len }, max, rng);
+        if op != Read && !inline {
+            mine.scatter(&local, &data);
+        }
+        let theirs = &mut self.world.nodes[1 - from].memory;
+        let remote = theirs.alloc(len);
+        self.used[1 - from].push((remote, len));
+        if op == Read {
+            theirs.write(remote, &data);
+        }
+        let slack = rng.below(64) as u32;
+        let receive = match op {
+            Send | SendImm => theirs.alloc_pieces(len + slack, 32, rng),
+            _ => vec![],
+        };
+        self.used[from].extend(&local);
+        self.used[1 - from].extend(&receive);
+        Message {
+            op,
+            len,
+            signaled: rng.permille(600),
+            solicited: rng.permille(300),
+            imm: rng.next() as u32,
+            inline,
+            fence: rng.permille(100),
+            data,
+            local,
+            remote,
+            receive,
+        }
+    }
+
+    fn go(&mut self) {
+        let mut steps = 0u64;
+        loop {
+            steps += 1;
+            assert!(
+                steps < 3_000_000,
+                "the run does not come to an end: {}",
+                self.progress()
+            );
+            let acted = self.act();
+            let polled = self.world.poll();
+            self.check_completions();
+            if acted || polled {
+                continue;
+            }
+            let next = self.world.next_time();
+            let wish = self
+                .wants_to_act()
+                .then(|| self.world.now + Nanos(1 + self.rng.below(20_000)));
+            match next.into_iter().chain(wish).min() {
+                // A poll loop is never exactly in time.
+                Some(t) => {
+                    self.world.now = self.world.now.max(t) + Nanos(self.rng.below(300));
+                }
+                None => break,
+            }
+        }
+    }
+
+    fn progress(&self) -> String {
+        let of = |f: &Flow| {
+            format!(
+                "{:?}: posted {} open {} received {} of {}; ",
+                f.qp,
+                f.posted,
+                f.open.len(),
+                f.received,
+                f.messages.len()
+            )
+        };
+        self.flows.iter().map(of).collect()
+    }
+
+    fn wants_to_act(&self) -> bool {
+        self.flows
+            .iter()
+            .any(|f| f.posted < f.messages.len() || f.receives_posted < f.receives.len())
+    }
+
+    /// The programs post a little.
+    fn act(&mut self) -> bool {
+        let mut any = false;
+        for i in 0..self.flows.len() {
+            let hesitates = if self.plan.late_receives { 995 } else { 0 };
+            let f = &self.flows[i];
+            let pending = f.receives_posted < f.receives.len();
+            if pending && !self.rng.permille(hesitates) {
+                self.post_receive(i);
+                any = true;
+            }
+            if self.rng.permille(500) {
+                any |= self.post_send(i);
+            }
+        }
+        any
+    }
+
+    fn post_receive(&mut self, i: usize) {
+        let f = &mut self.flows[i];
+        let number = f.receives_posted;
+        f.receives_posted += 1;
+        let node = &mut self.world.nodes[1 - f.from];
+        let pieces = &f.messages[f.receives[number]].receive;
+        let list = sges(pieces, node.mr.lkey);
+        node.post_recv(f.peer, number as u64, &list);
+    }
+
+    fn post_send(&mut self, i: usize) -> bool {
+        let f = &mut self.flows[i];
+        let Some(m) = f.messages.get(f.posted) else {
+            return false;
+        };
+        let keys = [self.world.nodes[0].mr.rkey, self.world.nodes[1].mr.rkey];
+        let wr = SendWr {
+            wr_id: f.posted as u64,
+            opcode: Some(m.op),
+            signaled: m.signaled,
+            solicited: m.solicited,
+            fence: m.fence,
+            inline: m.inline,
+            num_sge: if m.inline { 0 } else { m.local.len() as u32 },
+            slot: 0,
+            length: m.len.into(),
+            imm_or_rkey: m.imm,
+            // Empty messages need no key.
+            rkey: if m.len == 0 {
+                0xdead_be00
+            } else {
+                keys[1 - f.from]
+            },
+            remote_addr: m.remote + IOVA_SHIFT,
+            compare_add: 0,
+            swap: 0,
+        };
+        let list = if m.inline {
+            vec![]
+        } else {
+            sges(&m.local, keys[f.from])
+        };
+        let inline = if m.inline { &m.data[..] } else { &[] };
+        let node = &mut self.world.nodes[f.from];
+        let wanted = node.engine.wants_sends(f.qp);
+        let taken = node.post_send(f.qp, wr, &list, inline);
+        assert_eq!(taken, wanted);
+        if taken {
+            f.open.push_back(f.posted);
+            f.posted += 1;
+        }
+        taken
+    }
+
+    fn check_completions(&mut self) {
+        for n in 0..2 {
+            for c in self.world.completions(n) {
+                let mine = self.flows.iter().position(|f| match c.recv {
+                    true => f.peer == c.qp && f.from == 1 - n,
+                    false => f.qp == c.qp && f.from == n,
+                });
+                let i = mine.expect("a completion of a QP of this node");
+                if c.recv {
+                    self.check_receive(i, &c);
+                } else {
+                    self.check_send(i, &c);
+                }
+            }
+        }
+        // The slots that are free follow from the completions, and from what needs none.
+        for i in 0..self.flows.len() {
+            let f = &self.flows[i];
+            let occupied = self.world.nodes[f.from].occupied(f.qp);
+            assert!(occupied <= f.open.len());
+            self.retire_unsignaled(i, occupied);
+        }
+    }
+
+    /// Messages whose slots are free without a completion are unsignalled and done.
+    fn retire_unsignaled(&mut self, i: usize, occupied: usize) {
+        while self.flows[i].open.len() > occupied {
+            let Some(m) = self.flows[i].open.pop_front() else {
+                break;
+            };
+            assert!(
+                !self.flows[i].messages[m].signaled,
+                "message {m} wanted a completion"
+            );
+            self.delivered(i, m);
+        }
+    }
+
+    fn check_send(&mut self, i: usize, c: &Completion) {
+        // What came before and is not signalled rode along.
+        let m = c.wr_id as usize;
+        loop {
+            let oldest = self.flows[i]
+                .open
+                .pop_front()
+                .expect("a completion belongs to a request");
+            if oldest == m {
+                break;
+            }
+            assert!(c.status == WcStatus::Success || self.flows[i].failed.is_none());
+            self.delivered(i, oldest);
+        }
+        let f = &mut self.flows[i];
+        assert_eq!(c.cq, 1);
+        match (c.status, f.failed) {
+            (WcStatus::Success, None) => {
+                assert_eq!(c.byte_len, f.messages[m].len);
+                self.delivered(i, m);
+            }
+            (WcStatus::WrFlushErr, _) => f.failed = f.failed.or(Some(c.status)),
+            (status, None) => {
+                f.failed = Some(status);
+                self.failed(i, status);
+            }
+            other => panic!("{other:?} after a failure"),
+        }
+    }
+
+    /// A request is complete for the sender: its data is where it should be.
+    fn delivered(&mut self, i: usize, m: usize) {
+        let f = &self.flows[i];
+        let message = &f.messages[m];
+        let [here, there] = [f.from, 1 - f.from];
+        match message.op {
+            WrOpcode::Write | WrOpcode::WriteImm => {
+                let memory = &mut self.world.nodes[there].memory;
+                // The receiver of an immediate may have used the data already.
+                let got = memory.read(message.remote, message.len);
+                let used = message.takes_receive() && got.iter().all(|&b| b == USED);
+                assert!(
+                    used || got == message.data,
+                    "WRITE {m} of {:?} is not intact",
+                    f.qp
+                );
+                memory.fill(&[(message.remote, message.len)], USED);
+            }
+            WrOpcode::Read => {
+                let memory = &mut self.world.nodes[here].memory;
+                let intact = memory.gather(&message.local) == message.data;
+                assert!(intact, "READ {m} of {:?} is not intact", f.qp);
+            }
+            _ => {}
+        }
+        self.world.nodes[here]
+            .memory
+            .fill(&message.local.clone(), USED);
+    }
+
+    fn check_receive(&mut self, i: usize, c: &Completion) {
+        let f = &mut self.flows[i];
+        assert_eq!(c.wr_id, f.received as u64, "receives complete in order");
+        f.received += 1;
+        assert_eq!(c.cq, 2);
+        if c.status == WcStatus::Success {
+            let message = &f.messages[f.receives[c.wr_id as usize]];
+            let imm = matches!(message.op, WrOpcode::SendImm | WrOpcode::WriteImm);
+            assert_eq!(c.byte_len, message.len);
+            assert_eq!(c.flags & WC_WITH_IMM != 0, imm);
+            assert_eq!(c.imm_or_rkey, if imm { message.imm } else { 0 });
+            assert_eq!(c.solicited, message.solicited);
+            let memory = &mut self.world.nodes[1 - f.from].memory;
+            let pieces = match message.op {
+                WrOpcode::WriteImm => {
+                    assert_eq!(c.opcode, WcOpcode::RecvRdmaWithImm);
+                    vec![(message.remote, message.len)]
+                }
+                _ => {
+                    assert_eq!(c.opcode, WcOpcode::Recv);
+                    message.receive.clone()
+                }
+            };
+            let got = memory.gather(&pieces);
+            let intact = got[..message.len as usize] == message.data[..];
+            assert!(intact, "receive {} is not intact", c.wr_id);
+            memory.fill(&pieces, USED);
+        } else if c.status != WcStatus::WrFlushErr {
+            assert!(self.plan.memory.fault > 0, "{c:?}");
+            assert_eq!(c.status, WcStatus::LocProtErr);
+        }
+    }
+
+    /// The requester's end of a QP failed: was that allowed? Its program takes the other end down too, as a
+    /// connection manager would.
+    fn failed(&mut self, i: usize, status: WcStatus) {
+        let plan = &self.plan;
+        let lossy = plan.faults.loss + plan.faults.corrupt + plan.faults.reorder > 0;
+        match status {
+            WcStatus::RetryExcErr => assert!(plan.few_retries && lossy || plan.memory.fault > 0),
+            WcStatus::RnrRetryExcErr => assert!(plan.few_retries && plan.late_receives),
+            WcStatus::LocProtErr | WcStatus::RemOpErr => assert!(plan.memory.fault > 0),
+            other => panic!("a QP failed with {other:?}"),
+        }
+        let (there, peer) = (1 - self.flows[i].from, self.flows[i].peer);
+        self.world.nodes[there].to_state(peer, QpState::Err, self.world.now);
+    }
+
+    fn check_end(&mut self) {
+        for f in &self.flows {
+            let what = format!("{:?} from node {}: {:?}", f.qp, f.from, f.failed);
+            assert!(
+                f.open.is_empty(),
+                "{what}: {} requests are not complete",
+                f.open.len()
+            );
+            assert_eq!(f.posted, f.messages.len(), "{what}");
+            assert_eq!(self.world.nodes[f.from].occupied(f.qp), 0, "{what}");
+            assert_eq!(f.received, f.receives_posted, "{what}: receives");
+            let may_fail = self.plan.few_retries || self.plan.memory.fault > 0;
+            assert!(f.failed.is_none() || may_fail, "{what}");
+        }
+        for n in 0..2 {
+            assert!(
+                self.world.nodes[n].memory.guards_intact(&self.used[n]),
+                "node {n}: stray write"
+            );
+        }
+        assert!(
+            self.world.is_idle(),
+            "timers, frames or memory operations are left"
+        );
+    }
+}
