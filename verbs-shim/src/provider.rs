@@ -103,21 +103,10 @@ struct Owner {
 
 impl Owner {
     fn of(ops: *const c_void) -> Owner {
-        /// `RTLD_DL_LINKMAP` of `dlfcn.h`.
-        const LINKMAP: c_int = 2;
-        unsafe extern "C" {
-            fn dladdr1(
-                address: *const c_void,
-                info: *mut libc::Dl_info,
-                extra: *mut *mut c_void,
-                flags: c_int,
-            ) -> c_int;
-        }
         // SAFETY: zeroes are a valid Dl_info.
         let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
-        let mut handle = std::ptr::null_mut();
-        // SAFETY: both outputs are writable.
-        let found = unsafe { dladdr1(ops, &mut info, &mut handle, LINKMAP) } != 0;
+        // SAFETY: the output is writable.
+        let found = unsafe { libc::dladdr(ops, &mut info) } != 0;
         if !found || info.dli_fname.is_null() {
             return Owner {
                 handle: std::ptr::null_mut(),
@@ -127,6 +116,10 @@ impl Owner {
         // SAFETY: the loader gives a C string.
         let path = unsafe { CStr::from_ptr(info.dli_fname) }.to_bytes();
         let file = path.rsplit(|b| *b == b'/').next().unwrap_or(path);
+        // A link map is a handle only if it was opened as one: others have no search list, and dlvsym crashes on them.
+        // SAFETY: a C string; nothing new is loaded.
+        let handle =
+            unsafe { libc::dlopen(info.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
         Owner {
             handle,
             is_rxe: file.starts_with(b"librxe"),
