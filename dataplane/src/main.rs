@@ -1,2 +1,7 @@
 //! The `roceline` binary.
-fn main() {}
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    roceline::cli::main()
+}

@@ -1,1 +1,150 @@
-//! Being built.
+//! The command line. In: arguments and environment. Out: a running daemon, a program that was started, or an
+//! answer of a daemon as text or JSON. Each command has its module; what a daemon says is learnt through
+//! [`Client`](crate::control::client::Client).
+//!
+//! Answers go to stdout and errors to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage.
+
+mod affinity;
+mod doctor;
+mod elf;
+mod nic;
+mod run;
+mod shim;
+mod show;
+mod socket;
+mod stat;
+mod table;
+mod wait;
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{ArgAction, Parser, Subcommand};
+
+use crate::config::ConfigError;
+use crate::control::client::ClientError;
+use crate::daemon::DaemonError;
+use crate::telemetry::{self, FilterError};
+
+const EXAMPLES: &str = "\
+Examples, in two terminals:
+  roceline nic                              # a daemon with two NICs, roce0 and roce1
+  roceline run -- ibv_devinfo               # what programs see of them
+
+  roceline run -- ib_write_bw -d roce0 &    # a server on one NIC
+  roceline run -- ib_write_bw -d roce1 127.0.0.1    # and its client on the other
+
+  roceline stat                             # what went over the wire
+  roceline doctor                           # what is missing on this machine
+
+`roceline help COMMAND` says more about each.";
+
+/// RDMA NICs in software: unmodified verbs programs over RoCE v2, without hardware or kernel modules
+#[derive(Debug, Parser)]
+#[command(name = "roceline", version, after_help = EXAMPLES)]
+struct Cli {
+    /// Control socket of the daemon [default: $XDG_RUNTIME_DIR/roceline.sock if it exists, else
+    /// /run/roceline.sock]
+    #[arg(
+        long,
+        global = true,
+        env = "ROCELINE_SOCKET",
+        hide_env_values = true,
+        value_name = "PATH"
+    )]
+    socket: Option<PathBuf>,
+
+    /// Log more: -v what happens, -vv in detail (ROCELINE_LOG takes a filter instead)
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    verbose: u8,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Nic(nic::Args),
+    Wait(wait::Args),
+    Run(run::Args),
+    Show(show::Args),
+    Stat(stat::Args),
+    Doctor(doctor::Args),
+}
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+enum CliError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Daemon(#[from] DaemonError),
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    #[error(transparent)]
+    Filter(#[from] FilterError),
+    #[error(transparent)]
+    Run(#[from] run::RunError),
+    #[error(transparent)]
+    Wait(#[from] wait::NotReady),
+    #[error("stdout: {0}")]
+    Output(#[from] io::Error),
+    #[error("{0} of the checks failed; each says how to mend it")]
+    Unhealthy(usize),
+}
+
+/// Runs the command that the process's arguments name.
+pub fn main() -> ExitCode {
+    // clap prints usage errors itself and exits with 2.
+    let cli = Cli::parse();
+    let socket = cli.socket.filter(|path| !path.as_os_str().is_empty());
+    match dispatch(cli.command, socket, cli.verbose) {
+        Ok(()) => ExitCode::SUCCESS,
+        // `roceline show | head`: whoever read the answer has had enough of it.
+        Err(CliError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("roceline: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(command: Command, socket: Option<PathBuf>, verbosity: u8) -> Result<(), CliError> {
+    if let Command::Nic(args) = command {
+        return nic::run(args, socket, verbosity);
+    }
+    telemetry::init(verbosity, None)?;
+    let socket = socket.unwrap_or_else(socket::of_daemon_in_use);
+    match command {
+        Command::Nic(_) => Ok(()),
+        Command::Wait(args) => wait::run(args, &socket),
+        Command::Run(args) => run::run(args, &socket),
+        Command::Show(args) => show::run(args, &socket),
+        Command::Stat(args) => stat::run(args, &socket),
+        Command::Doctor(args) => doctor::run(args, &socket),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn commands_that_do_not_exist_are_not_listed() {
+        use clap::CommandFactory;
+        let names: Vec<String> = Cli::command()
+            .get_subcommands()
+            .map(|command| command.get_name().into())
+            .collect();
+        assert_eq!(names, ["nic", "wait", "run", "show", "stat", "doctor"]);
+    }
+}

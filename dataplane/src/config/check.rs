@@ -25,6 +25,8 @@ const DEFAULT_PORT_MTU: u32 = 1500;
 const MAX_MTU: u32 = 9600;
 /// `uverbsN` minors of the kernel's own range, far more than one lcore can serve.
 const MAX_NICS: usize = 32;
+/// As open as Debian's udev rules make `/dev/infiniband/uverbs*`.
+const DEFAULT_MODE: u32 = 0o666;
 /// A device name has to fit the kernel's `IB_DEVICE_NAME_MAX` with its NUL.
 const MAX_NAME: usize = 63;
 
@@ -305,8 +307,7 @@ impl<'a> Checker<'a> {
             ),
         };
         let mode = match control.mode {
-            // Where a list of users decides, the permission bits must not.
-            None => users.as_ref().map_or(0o600, |_| 0o666),
+            None => DEFAULT_MODE,
             Some(mode) => u32::from_str_radix(mode.as_ref(), 8)
                 .ok()
                 .filter(|bits| bits & !0o777 == 0)

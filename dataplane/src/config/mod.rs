@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 
 use roceline_engine::AckPolicy;
 
+pub(crate) use check::cpu_problem;
 pub use error::ConfigError;
 pub use nics::{derived_mac, eui64, link_local};
 pub use preset::Preset;

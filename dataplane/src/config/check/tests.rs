@@ -41,7 +41,7 @@ fn the_least_configuration_has_defaults() {
         config.control,
         SocketConfig {
             socket: None,
-            mode: 0o600,
+            mode: 0o666,
             users: None
         }
     );
@@ -212,7 +212,10 @@ fn control_is_checked() {
     );
     refused(&control("users = [-1]"), "f.toml:6: users", "not a user id");
     let config = parse(&control("users = [1000]")).unwrap();
-    assert_eq!(config.control.mode, 0o666, "the list decides, not the bits");
+    assert_eq!(
+        (config.control.mode, config.control.users),
+        (0o666, Some(vec![1000]))
+    );
 }
 
 fn two(second: &str, port: &str) -> String {

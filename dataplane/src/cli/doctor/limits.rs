@@ -1,0 +1,71 @@
+//! What this version does not do; the short form of `docs/limits.md`.
+
+use serde::Serialize;
+
+/// One limit.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Limit {
+    pub what: &'static str,
+    /// What happens, and why.
+    pub why: &'static str,
+    /// What to do instead, if there is something.
+    pub instead: &'static str,
+}
+
+pub(super) const UNSUPPORTED: &[Limit] = &[
+    Limit {
+        what: "static programs, Go",
+        why: "nothing can be preloaded into a program without dynamic loader",
+        instead: "link dynamically; a Go program that uses cgo is",
+    },
+    Limit {
+        what: "set-id programs",
+        why: "the loader ignores LD_PRELOAD for them",
+        instead: "run a copy without the bit",
+    },
+    Limit {
+        what: "bundled libibverbs",
+        why: "a renamed copy inside a package (some Python wheels) has no rxe provider",
+        instead: "use a build against the system's libibverbs",
+    },
+    Limit {
+        what: "UD, UC, XRC",
+        why: "ibv_create_qp fails with EOPNOTSUPP: reliable connections only",
+        instead: "",
+    },
+    Limit {
+        what: "atomics",
+        why: "reported as not available",
+        instead: "",
+    },
+    Limit {
+        what: "shared receive queues",
+        why: "reported as 0 at most",
+        instead: "",
+    },
+    Limit {
+        what: "memory windows",
+        why: "reported as 0 at most",
+        instead: "",
+    },
+    Limit {
+        what: "rdma_cm",
+        why: "no connection manager: perftest -R, rping and rsockets fail",
+        instead: "connect as perftest does without -R",
+    },
+    Limit {
+        what: "ARP, ND",
+        why: "peers beyond a port are not discovered",
+        instead: "name them with [[nic.neighbor]] in the configuration",
+    },
+    Limit {
+        what: "PFC, ECN, DCQCN",
+        why: "no congestion control",
+        instead: "",
+    },
+    Limit {
+        what: "several lcores",
+        why: "one polling thread serves all NICs",
+        instead: "",
+    },
+];

@@ -1,0 +1,177 @@
+//! `roceline run`: becomes an unmodified program with the shim preloaded.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::Parser;
+
+use super::elf::{self, Unreachable};
+use super::{CliError, affinity, shim};
+use crate::control::client::Client;
+use crate::control::query::{LcoresReply, Query};
+
+const EXAMPLES: &str = "\
+Examples:
+  roceline run -- ibv_devices
+  roceline run --device roce1 -- ibv_devinfo -v
+  roceline run -- ib_send_lat -d roce0 &
+  roceline run -- ib_send_lat -d roce1 127.0.0.1
+
+The program gets LD_PRELOAD, ROCELINE_SOCKET and, with --device, ROCELINE_DEVICE; everything it
+starts inherits them, so a shell or a script can be run as well: roceline run -- bash";
+
+/// Run an unmodified program with the NICs of the daemon
+///
+/// The program keeps off the CPUs on which the daemon polls, as long as it has another.
+#[derive(Debug, Parser)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// Show it this device only
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+
+    /// Leave its CPU affinity as it is
+    #[arg(long)]
+    any_cpu: bool,
+
+    /// The program and its arguments
+    #[arg(required = true, last = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+/// Why the program could not be run.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RunError {
+    #[error(transparent)]
+    Shim(#[from] shim::ShimError),
+    #[error("{0:?}: command not found: check the name, or install the package that has it")]
+    NotFound(OsString),
+    #[error("{0} cannot be run: {1}")]
+    Exec(PathBuf, io::Error),
+    #[error("the daemon on {socket} has no device {device}: it has {known}")]
+    Device {
+        socket: PathBuf,
+        device: String,
+        known: String,
+    },
+}
+
+/// Only returns when it failed: the process becomes the program.
+pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
+    let library = shim::find().map_err(RunError::from)?;
+    let name = &args.command[0];
+    let program = resolve(name, env::var_os("PATH").as_deref())
+        .ok_or_else(|| RunError::NotFound(name.clone()))?;
+
+    let lcores = Client::connect(socket)?
+        .ask::<LcoresReply>(&Query::Lcores)?
+        .lcores;
+    if let Some(device) = &args.device {
+        let known: Vec<&str> = lcores
+            .iter()
+            .flat_map(|lcore| &lcore.devices)
+            .map(String::as_str)
+            .collect();
+        if !known.contains(&device.as_str()) {
+            let (socket, known) = (socket.to_owned(), known.join(", "));
+            return Err(RunError::Device {
+                socket,
+                device: device.clone(),
+                known,
+            }
+            .into());
+        }
+    }
+    warn_if_unreachable(&program);
+    if !args.any_cpu {
+        let polling: Vec<usize> = lcores.iter().filter_map(|lcore| lcore.cpu).collect();
+        affinity::keep_off(&polling);
+    }
+
+    let mut command = Command::new(&program);
+    command
+        .arg0(name)
+        .args(&args.command[1..])
+        .env(
+            "LD_PRELOAD",
+            preload(&library, env::var_os("LD_PRELOAD").as_deref()),
+        )
+        .env("ROCELINE_SOCKET", std::path::absolute(socket)?);
+    match &args.device {
+        Some(device) => command.env("ROCELINE_DEVICE", device),
+        None => command.env_remove("ROCELINE_DEVICE"),
+    };
+    Err(RunError::Exec(program, command.exec()).into())
+}
+
+/// The file that `execvp` would run.
+fn resolve(name: &OsStr, path: Option<&OsStr>) -> Option<PathBuf> {
+    let runnable = |file: &Path| {
+        file.metadata()
+            .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+    };
+    if name.as_encoded_bytes().contains(&b'/') {
+        // Whatever is wrong with a named file, exec says it best.
+        return Path::new(name).exists().then(|| name.into());
+    }
+    env::split_paths(path?)
+        .map(|dir| dir.join(name))
+        .find(|file| runnable(file))
+}
+
+/// Ours first: it plays the kernel, so it must be what the others' calls end in.
+fn preload(library: &Path, present: Option<&OsStr>) -> OsString {
+    let mut all = library.as_os_str().to_owned();
+    if let Some(present) = present.filter(|present| !present.is_empty()) {
+        all.push(":");
+        all.push(present);
+    }
+    all
+}
+
+fn warn_if_unreachable(program: &Path) {
+    let why = match elf::unreachable(program) {
+        Ok(Some(Unreachable::Static)) => "is linked statically, so nothing can be preloaded",
+        Ok(Some(Unreachable::Foreign)) => "is for another machine or word size than the shim",
+        Ok(Some(Unreachable::SetId)) => "is set-user-id or set-group-id, so LD_PRELOAD is ignored",
+        Ok(None) | Err(_) => return,
+    };
+    eprintln!(
+        "roceline: warning: {} {why}: it will see no device",
+        program.display()
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_found_as_the_shell_finds_them() {
+        let path = OsStr::new("/no/such/dir:/bin:/usr/bin");
+        let sh = resolve(OsStr::new("sh"), Some(path)).unwrap();
+        assert_eq!(sh, Path::new("/bin/sh"));
+        assert_eq!(
+            resolve(OsStr::new("/bin/sh"), None).unwrap(),
+            Path::new("/bin/sh")
+        );
+        assert_eq!(resolve(OsStr::new("no-such-program"), Some(path)), None);
+        assert_eq!(resolve(OsStr::new("./no-such-program"), Some(path)), None);
+    }
+
+    #[test]
+    fn what_was_preloaded_stays_behind_the_shim() {
+        let library = Path::new("/x/shim.so");
+        assert_eq!(preload(library, None), "/x/shim.so");
+        assert_eq!(preload(library, Some(OsStr::new(""))), "/x/shim.so");
+        assert_eq!(
+            preload(library, Some(OsStr::new("a.so b.so"))),
+            "/x/shim.so:a.so b.so"
+        );
+    }
+}

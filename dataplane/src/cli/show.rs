@@ -1,0 +1,269 @@
+//! `roceline show`: what the daemon has at this moment.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use clap::{Parser, ValueEnum};
+use serde_json::Value;
+
+use super::CliError;
+use super::table::Table;
+use crate::control::client::{Client, ClientError};
+use crate::control::query::{DevicesReply, MrsReply, PortsReply, QpsReply, Query};
+
+const EXAMPLES: &str = "\
+Examples:
+  roceline show
+  roceline show qps
+  roceline show devices --json | jq '.devices[].gids'";
+
+/// Show devices, queue pairs, memory regions or ports
+#[derive(Debug, Parser)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// What to show
+    #[arg(value_enum, default_value = "devices")]
+    what: What,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum What {
+    /// Devices, their addresses, GIDs and objects
+    Devices,
+    /// Queue pairs of all programs
+    Qps,
+    /// Memory regions of all programs
+    Mrs,
+    /// Ports, with what came and went
+    Ports,
+}
+
+pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
+    let client = Client::connect(socket)?;
+    let query = match args.what {
+        What::Devices => Query::Devices,
+        What::Qps => Query::Qps,
+        What::Mrs => Query::Mrs,
+        What::Ports => Query::Ports,
+    };
+    let answer = client.query(&query)?;
+    let mut out = io::stdout().lock();
+    if args.json {
+        return Ok(write_json(&mut out, &answer)?);
+    }
+    match args.what {
+        What::Devices => devices(&mut out, &decode(answer)?)?,
+        What::Qps => qps(&mut out, &decode(answer)?)?,
+        What::Mrs => mrs(&mut out, &decode(answer)?)?,
+        What::Ports => ports(&mut out, &decode(answer)?)?,
+    }
+    Ok(())
+}
+
+/// JSON for people and programs: one value a line.
+pub(super) fn write_json(out: &mut impl Write, value: &Value) -> io::Result<()> {
+    writeln!(out, "{value:#}")
+}
+
+pub(super) fn decode<T: serde::de::DeserializeOwned>(answer: Value) -> Result<T, ClientError> {
+    serde_json::from_value(answer).map_err(|error| ClientError::Answer(error.to_string()))
+}
+
+fn devices(out: &mut impl Write, reply: &DevicesReply) -> io::Result<()> {
+    let mut table = Table::new(&[
+        "device",
+        ">mtu",
+        ">path mtu",
+        ">contexts",
+        ">pds",
+        ">mrs",
+        ">cqs",
+        ">qps",
+        "node guid",
+        "mac",
+    ]);
+    let mut gids = Table::new(&["device", ">gid", "address", "type"]);
+    for device in &reply.devices {
+        let counts = [
+            device.contexts,
+            device.pds,
+            device.mrs,
+            device.cqs,
+            device.qps,
+        ];
+        let mut row = vec![
+            device.name.clone(),
+            device.mtu.to_string(),
+            device.active_mtu.to_string(),
+        ];
+        row.extend(counts.map(|count| count.to_string()));
+        row.extend([device.node_guid.clone(), device.mac.clone()]);
+        table.row(row);
+        for gid in &device.gids {
+            let index = gid.index.to_string();
+            gids.row(vec![
+                device.name.clone(),
+                index,
+                gid.address.clone(),
+                gid.kind.clone(),
+            ]);
+        }
+    }
+    table.write(out, "no devices")?;
+    writeln!(out)?;
+    gids.write(out, "no GIDs")
+}
+
+fn qps(out: &mut impl Write, reply: &QpsReply) -> io::Result<()> {
+    let mut table = Table::new(&[
+        "device",
+        ">qpn",
+        "state",
+        ">pid",
+        "peer",
+        ">peer qpn",
+        ">sq psn",
+        ">rq psn",
+    ]);
+    for qp in &reply.qps {
+        table.row(vec![
+            qp.device.clone(),
+            format!("{:#08x}", qp.qpn),
+            qp.state.clone(),
+            qp.pid.to_string(),
+            qp.remote.clone(),
+            format!("{:#08x}", qp.remote_qpn),
+            qp.sq_psn.to_string(),
+            qp.rq_psn.to_string(),
+        ]);
+    }
+    table.write(out, "no queue pairs")
+}
+
+fn mrs(out: &mut impl Write, reply: &MrsReply) -> io::Result<()> {
+    let mut table = Table::new(&[
+        "device",
+        ">lkey",
+        ">pid",
+        ">address",
+        ">bytes",
+        "access",
+        "reached by",
+    ]);
+    for mr in &reply.mrs {
+        table.row(vec![
+            mr.device.clone(),
+            format!("{:#010x}", mr.lkey),
+            mr.pid.to_string(),
+            format!("{:#x}", mr.addr),
+            mr.len.to_string(),
+            rights(mr.access),
+            mr.reach.clone(),
+        ]);
+    }
+    table.write(out, "no memory regions")
+}
+
+/// The bits of `enum ibv_access_flags` that say who may do what.
+fn rights(access: u32) -> String {
+    const NAMES: [(u32, &str); 5] = [
+        (1 << 0, "local-write"),
+        (1 << 1, "remote-write"),
+        (1 << 2, "remote-read"),
+        (1 << 3, "remote-atomic"),
+        (1 << 4, "mw-bind"),
+    ];
+    let named: Vec<&str> = NAMES
+        .iter()
+        .filter(|(bit, _)| access & bit != 0)
+        .map(|&(_, name)| name)
+        .collect();
+    if named.is_empty() {
+        "local-read".into()
+    } else {
+        named.join(",")
+    }
+}
+
+fn ports(out: &mut impl Write, reply: &PortsReply) -> io::Result<()> {
+    let mut table = Table::new(&["device", ">port", "state", "mac", ">mtu"]);
+    let mut counters = Table::new(&["device", "counter", ">value"]);
+    for port in &reply.ports {
+        table.row(vec![
+            port.device.clone(),
+            port.port.to_string(),
+            port.state.clone(),
+            port.mac.clone(),
+            port.mtu.to_string(),
+        ]);
+        for (name, value) in &port.counters {
+            counters.row(vec![port.device.clone(), name.clone(), value.to_string()]);
+        }
+    }
+    table.write(out, "no ports")?;
+    writeln!(out)?;
+    counters.write(out, "no counters")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(write: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> String {
+        let mut out = Vec::new();
+        write(&mut out).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn rights_have_names() {
+        assert_eq!(rights(0), "local-read");
+        assert_eq!(rights(0b111), "local-write,remote-write,remote-read");
+        assert_eq!(
+            rights(1 << 20),
+            "local-read",
+            "relaxed ordering is no right"
+        );
+    }
+
+    #[test]
+    fn queue_pairs_are_a_table() {
+        let qp = serde_json::json!({ "qps": [{ "device": "roce0", "qpn": 17, "state": "RTS", "pid": 42,
+            "remote": "10.77.0.2", "remote_qpn": 18, "sq_psn": 5, "rq_psn": 6 }] });
+        let shown = text(|out| qps(out, &decode(qp).unwrap()));
+        let lines: Vec<Vec<&str>> = shown
+            .lines()
+            .map(|line| line.split_ascii_whitespace().collect())
+            .collect();
+        assert_eq!(
+            lines[1],
+            [
+                "roce0",
+                "0x000011",
+                "RTS",
+                "42",
+                "10.77.0.2",
+                "0x000012",
+                "5",
+                "6"
+            ]
+        );
+        assert_eq!(
+            text(|out| qps(out, &QpsReply { qps: vec![] })),
+            "no queue pairs\n"
+        );
+    }
+
+    #[test]
+    fn json_has_one_value_a_line() {
+        let value = serde_json::json!({ "a": 1, "b": 2 });
+        assert_eq!(
+            text(|out| write_json(out, &value)),
+            "{\n  \"a\": 1,\n  \"b\": 2\n}\n"
+        );
+    }
+}

@@ -1,0 +1,191 @@
+//! `roceline stat`: counters, once or again and again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+
+use super::CliError;
+use super::show::{decode, write_json};
+use super::table::Table;
+use crate::control::client::Client;
+use crate::control::query::{DeviceStat, Query, StatReply};
+
+const EXAMPLES: &str = "\
+Examples:
+  roceline stat                    # what is not zero
+  roceline stat --watch            # and how fast it grows
+  roceline stat --json | jq '.devices[0].hw_counters'
+
+The names are those of /sys/class/infiniband/DEVICE/ports/1/hw_counters and .../counters on an
+mlx5 NIC, where monitoring tools look for them; `port` counts what the packet driver saw.";
+
+/// Show counters
+#[derive(Debug, Parser)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// Print JSON, with --watch one object a line
+    #[arg(long)]
+    json: bool,
+
+    /// Show them every second, with what they grew by, until interrupted
+    #[arg(long)]
+    watch: bool,
+
+    /// Show those at zero too
+    #[arg(long)]
+    all: bool,
+}
+
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Clears a terminal and goes to its first line (ECMA-48 ED and CUP).
+const CLEAR: &str = "\x1b[2J\x1b[H";
+
+pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
+    let client = Client::connect(socket)?;
+    let mut out = io::stdout().lock();
+    let mut before: Option<(Instant, StatReply)> = None;
+    loop {
+        let now = Instant::now();
+        let answer = client.query(&Query::Stat)?;
+        if args.json {
+            match args.watch {
+                true => writeln!(out, "{answer}")?,
+                false => write_json(&mut out, &answer)?,
+            }
+        } else {
+            let stat: StatReply = decode(answer)?;
+            if args.watch && io::stdout().is_terminal() {
+                write!(out, "{CLEAR}")?;
+            }
+            let since = before.as_ref().map(|(then, stat)| (now - *then, stat));
+            write_table(&mut out, &stat, since, args.all)?;
+            before = Some((now, stat));
+        }
+        if !args.watch {
+            return Ok(());
+        }
+        out.flush()?;
+        thread::sleep(INTERVAL.saturating_sub(now.elapsed()));
+    }
+}
+
+const GROUPS: [&str; 3] = ["hw", "counters", "port"];
+
+/// A device's counters by group, in the order of [`GROUPS`].
+fn groups(device: &DeviceStat) -> [&BTreeMap<String, u64>; 3] {
+    [&device.hw_counters, &device.counters, &device.port]
+}
+
+/// A row for each counter, a column for each device; with `since`, another for its growth in a second.
+fn write_table(
+    out: &mut impl Write,
+    stat: &StatReply,
+    since: Option<(Duration, &StatReply)>,
+    all: bool,
+) -> io::Result<()> {
+    let mut titles = vec!["group".to_string(), "counter".into()];
+    for device in &stat.devices {
+        titles.push(format!(">{}", device.name));
+        if since.is_some() {
+            titles.push(format!(">{}/s", device.name));
+        }
+    }
+    let mut table = Table::new(&titles);
+    let mut left_out = 0;
+    for (group, title) in GROUPS.into_iter().enumerate() {
+        // Ports differ in what they count, so a device may lack what another has.
+        let names: BTreeSet<&String> = stat
+            .devices
+            .iter()
+            .flat_map(|device| groups(device)[group].keys())
+            .collect();
+        for name in names {
+            let value = |device: &DeviceStat| groups(device)[group].get(name).copied();
+            let values: Vec<u64> = stat
+                .devices
+                .iter()
+                .map(|device| value(device).unwrap_or(0))
+                .collect();
+            if !all && values.iter().all(|&value| value == 0) {
+                left_out += 1;
+                continue;
+            }
+            let mut row = vec![title.to_string(), name.to_string()];
+            for (device, now) in stat.devices.iter().zip(values) {
+                row.push(now.to_string());
+                if let Some((time, before)) = since {
+                    let then = before.devices.iter().find(|then| then.name == device.name);
+                    row.push(rate(time, now, then.and_then(value).unwrap_or(0)));
+                }
+            }
+            table.row(row);
+        }
+    }
+    table.write(out, "all counters are 0")?;
+    if left_out > 0 {
+        writeln!(
+            out,
+            "({left_out} counters at 0 are left out; --all shows them)"
+        )?;
+    }
+    Ok(())
+}
+
+fn rate(time: Duration, now: u64, then: u64) -> String {
+    format!(
+        "{:.0}",
+        now.saturating_sub(then) as f64 / time.as_secs_f64().max(1e-9)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stat(packets: u64) -> StatReply {
+        let device = |name: &str, packets: u64| DeviceStat {
+            name: name.into(),
+            hw_counters: BTreeMap::from([("out_of_sequence".into(), 0)]),
+            counters: BTreeMap::from([("port_xmit_packets".into(), packets)]),
+            port: BTreeMap::from([("rx_packets".into(), 1)]),
+        };
+        StatReply {
+            devices: vec![device("roce0", packets), device("roce1", 3)],
+        }
+    }
+
+    fn rows(since: Option<(Duration, &StatReply)>, all: bool) -> Vec<String> {
+        let mut out = Vec::new();
+        write_table(&mut out, &stat(700), since, all).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        text.lines()
+            .map(|line| line.split_ascii_whitespace().collect::<Vec<_>>().join(" "))
+            .collect()
+    }
+
+    #[test]
+    fn zeros_are_left_out_and_said() {
+        assert_eq!(
+            rows(None, false),
+            [
+                "group counter roce0 roce1",
+                "counters port_xmit_packets 700 3",
+                "port rx_packets 1 1",
+                "(1 counters at 0 are left out; --all shows them)"
+            ]
+        );
+        assert_eq!(rows(None, true)[1], "hw out_of_sequence 0 0");
+    }
+
+    #[test]
+    fn growth_is_per_second() {
+        let before = stat(100);
+        let shown = rows(Some((Duration::from_secs(2), &before)), false);
+        assert_eq!(shown[0], "group counter roce0 roce0/s roce1 roce1/s");
+        assert_eq!(shown[1], "counters port_xmit_packets 700 300 3 0");
+    }
+}

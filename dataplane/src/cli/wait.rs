@@ -1,0 +1,98 @@
+//! `roceline wait`: returns when the daemon is ready.
+
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+
+use super::CliError;
+use crate::control::client::{Client, ClientError};
+use crate::control::query::{Query, ReadyReply};
+
+/// Between two tries. A try is a connection on a local socket.
+const PAUSE: Duration = Duration::from_millis(20);
+/// What the last try gets even when no time is left: enough for a daemon that is there.
+const LAST_MOMENT: Duration = Duration::from_millis(500);
+
+/// Wait until the daemon is ready
+///
+/// Returns at once when it is, with exit code 1 and the reason when it is not in time.
+#[derive(Debug, Parser)]
+#[command(
+    after_help = "Example, in a script:\n  roceline nic & roceline wait --timeout 30 && roceline run -- ./tests"
+)]
+pub(super) struct Args {
+    /// Seconds to wait at most
+    #[arg(long, value_name = "S", default_value = "10", value_parser = seconds)]
+    timeout: Duration,
+}
+
+/// It was not ready in time.
+#[derive(Debug, thiserror::Error)]
+#[error("not ready after {} s: {reason}", waited.as_secs_f64())]
+pub(super) struct NotReady {
+    waited: Duration,
+    reason: ClientError,
+}
+
+pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
+    let end = Instant::now() + args.timeout;
+    loop {
+        let last = Instant::now() >= end;
+        match ask(socket, end) {
+            Ok(()) => return Ok(()),
+            Err(reason) if last => {
+                return Err(NotReady {
+                    waited: args.timeout,
+                    reason,
+                }
+                .into());
+            }
+            Err(_) => thread::sleep(PAUSE),
+        }
+    }
+}
+
+/// One question. A daemon that is just starting takes the connection and answers later, so the answer is awaited by
+/// another thread, which ends with the process.
+fn ask(socket: &Path, end: Instant) -> Result<(), ClientError> {
+    let (answer, answers) = mpsc::sync_channel(1);
+    let path = socket.to_owned();
+    thread::spawn(move || {
+        let asked = Client::connect(&path).and_then(|c| c.ask::<ReadyReply>(&Query::Ready));
+        // Nobody waits for it any more: then nobody misses it.
+        let _ = answer.send(asked);
+    });
+    let patience = end
+        .saturating_duration_since(Instant::now())
+        .max(LAST_MOMENT);
+    match answers.recv_timeout(patience) {
+        Ok(asked) => asked.map(|_| ()),
+        Err(_) => Err(ClientError::Answer(
+            "it has not come yet; the daemon is starting".into(),
+        )),
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    text.parse()
+        .ok()
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .ok_or_else(|| "not a number of seconds".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_may_have_fractions_but_not_signs() {
+        assert_eq!(seconds("1.5"), Ok(Duration::from_millis(1500)));
+        assert_eq!(seconds("0"), Ok(Duration::ZERO));
+        for bad in ["-1", "soon", "inf", "nan", "1e300", ""] {
+            assert!(seconds(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! The command line as a user meets it: exit codes, and errors that name value and remedy. No daemon needed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn roceline(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_roceline"))
+        .args(arguments)
+        .env_remove("ROCELINE_SOCKET")
+        .env_remove("ROCELINE_LOG")
+        .output()
+        .expect("the program runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A file in the tests' own temporary directory.
+fn file(name: &str, content: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::write(&path, content).expect("cargo made the directory");
+    path
+}
+
+#[track_caller]
+fn fails(arguments: &[&str], code: i32, says: &[&str]) {
+    let output = roceline(arguments);
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{stderr}");
+    if code == 1 {
+        assert!(stderr.starts_with("roceline: "), "{stderr}");
+    }
+    for part in says {
+        assert!(stderr.contains(part), "no {part:?} in {stderr}");
+    }
+    assert_eq!(text(&output.stdout), "", "errors go to stderr");
+}
+
+#[test]
+fn wrong_usage_is_exit_code_2() {
+    fails(&["nik"], 2, &["nik", "nic"]);
+    fails(&["run"], 2, &["CMD"]);
+    fails(&["show", "qp"], 2, &["qps"]);
+    fails(&["nic", "--preset", "triple"], 2, &["pair"]);
+    fails(
+        &["nic", "--config", "x", "--preset", "pair"],
+        2,
+        &["--preset"],
+    );
+    fails(&["wait", "--timeout", "soon"], 2, &["soon"]);
+}
+
+#[test]
+fn help_teaches() {
+    for (arguments, says) in [
+        (
+            &["--help"][..],
+            &["roceline run -- ibv_devinfo", "doctor", "ROCELINE_SOCKET"][..],
+        ),
+        (&["nic", "--help"], &["--print-config", "--cpu", "SIGTERM"]),
+        (
+            &["run", "--help"],
+            &["LD_PRELOAD", "--device", "roceline run -- ibv_devices"],
+        ),
+        (&["wait", "--help"], &["--timeout"]),
+        (&["show", "--help"], &["qps", "--json"]),
+        (&["stat", "--help"], &["--watch", "--json"]),
+        (&["doctor", "--help"], &["missing"]),
+    ] {
+        let output = roceline(arguments);
+        assert!(output.status.success());
+        let help = text(&output.stdout);
+        for part in says {
+            assert!(help.contains(part), "{arguments:?}: no {part:?} in\n{help}");
+        }
+    }
+}
+
+#[test]
+fn the_printed_configuration_can_be_read_back() {
+    let printed = roceline(&["nic", "--print-config"]);
+    assert!(printed.status.success());
+    let config = file("printed.toml", &text(&printed.stdout));
+    let again = roceline(&[
+        "nic",
+        "--config",
+        config.to_str().unwrap(),
+        "--print-config",
+    ]);
+    assert!(again.status.success(), "{}", text(&again.stderr));
+    assert_eq!(printed.stdout, again.stdout);
+}
+
+#[test]
+fn a_bad_configuration_is_told_with_its_line() {
+    let config = file("bad.toml", "[[nic]]\nname = \"roce0\"\nadress = []\n");
+    let config = config.to_str().unwrap();
+    fails(
+        &["nic", "--config", config],
+        1,
+        &["bad.toml:3", "`adress`", "did you mean `addresses`?"],
+    );
+    fails(
+        &["nic", "--config", "/no/such.toml"],
+        1,
+        &["/no/such.toml", "No such file"],
+    );
+    fails(&["nic", "--cpu", "99999"], 1, &["--cpu 99999", "CPUs"]);
+}
+
+#[test]
+fn without_a_daemon_every_command_says_so() {
+    let socket = "/tmp/roceline-nobody-here.sock";
+    for arguments in [
+        &["show", "--socket", socket][..],
+        &["stat", "--socket", socket],
+        &["wait", "--timeout", "0", "--socket", socket],
+    ] {
+        fails(arguments, 1, &[socket, "roceline nic"]);
+    }
+}
+
+#[test]
+fn a_command_that_does_not_exist_is_named() {
+    let shim = file("libroceline_shim.so", "");
+    let output = Command::new(env!("CARGO_BIN_EXE_roceline"))
+        .args(["run", "--socket", "/tmp/x.sock", "--", "no-such-program"])
+        .env("ROCELINE_SHIM", &shim)
+        .output()
+        .expect("the program runs");
+    assert_eq!(output.status.code(), Some(1));
+    let stderr = text(&output.stderr);
+    assert!(
+        stderr.contains("no-such-program") && stderr.contains("not found"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn a_shim_that_does_not_exist_is_named() {
+    let output = Command::new(env!("CARGO_BIN_EXE_roceline"))
+        .args(["run", "--socket", "/tmp/x.sock", "--", "true"])
+        .env("ROCELINE_SHIM", "/no/such/shim.so")
+        .output()
+        .expect("the program runs");
+    assert_eq!(output.status.code(), Some(1));
+    let stderr = text(&output.stderr);
+    assert!(
+        stderr.contains("/no/such/shim.so") && stderr.contains("ROCELINE_SHIM"),
+        "{stderr}"
+    );
+}

@@ -1,0 +1,341 @@
+//! The daemon as a process: several programs at once, programs that die, its own end, its neighbours.
+
+mod support;
+
+use std::fs;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use support::daemon::{Daemon, Objects, PAIR};
+use support::pair::{End, Pair};
+use support::process::Process;
+use support::{PATIENCE, TempDir, alone, free_port, listening, roceline, wait_for};
+
+fn tree_of(daemon: &Daemon) -> PathBuf {
+    let mut path = daemon.socket().as_os_str().to_owned();
+    path.push(".d");
+    path.into()
+}
+
+/// A server and a client that will transfer until somebody ends them.
+fn endless_transfer(daemon: &Daemon, tool: &str) -> (Process, Process) {
+    let port = free_port();
+    let number = port.to_string();
+    let options = ["-F", "-s", "1048576", "-D", "300", "-p", &number];
+    let with = |more: &[&'static str]| {
+        let mut all: Vec<&str> = options.to_vec();
+        all.extend(more);
+        all.into_iter().map(String::from).collect::<Vec<_>>()
+    };
+    let start = |name: &str, arguments: Vec<String>| {
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        daemon.start_program(&format!("{name}-{port}"), tool, &arguments)
+    };
+    let mut server = start("server", with(&["-d", "roce0"]));
+    wait_for("listening server", PATIENCE, || {
+        listening(port) || !server.is_running()
+    });
+    let client = start("client", with(&["-d", "roce1", "127.0.0.1"]));
+    (server, client)
+}
+
+/// Packets that the daemon's NICs have sent so far.
+fn packets(daemon: &Daemon) -> u64 {
+    let stat = daemon.json(&["stat"]);
+    let devices = stat["devices"].as_array().expect("`devices` is a list");
+    devices
+        .iter()
+        .map(|device| {
+            device["counters"]["rdma_tx_packets"]
+                .as_u64()
+                .expect("a counter")
+        })
+        .sum()
+}
+
+fn wait_for_traffic(daemon: &Daemon) {
+    let before = packets(daemon);
+    wait_for("traffic", PATIENCE, || packets(daemon) > before + 1000);
+}
+
+#[test]
+fn several_programs_at_once() {
+    let _alone = alone();
+    let daemon = Daemon::pair();
+    let ends = (
+        End {
+            daemon: &daemon,
+            device: "roce0",
+        },
+        End {
+            daemon: &daemon,
+            device: "roce1",
+        },
+    );
+    std::thread::scope(|scope| {
+        let runs: Vec<_> = (0..4)
+            .map(|i| {
+                scope.spawn(move || {
+                    // Half of them poll and half sleep on events; they cross in both directions.
+                    let (server, client) = if i % 2 == 0 { ends } else { (ends.1, ends.0) };
+                    let options: &[&str] = if i < 2 {
+                        &["-g", "0", "-c"]
+                    } else {
+                        &["-g", "0", "-c", "-e"]
+                    };
+                    Pair::run(server, client, "ibv_rc_pingpong", options, 2 * PATIENCE)
+                })
+            })
+            .collect();
+        for run in runs {
+            let run = run.join().expect("the run does not panic");
+            assert!(run.ok(), "{}{}", run.report(), daemon.log());
+        }
+    });
+    assert_eq!(daemon.objects(), Objects::default());
+}
+
+#[test]
+fn what_a_program_has_is_counted() {
+    let _alone = alone();
+    let daemon = Daemon::pair();
+    assert_eq!(daemon.objects(), Objects::default());
+    let (server, client) = endless_transfer(&daemon, "ib_write_bw");
+    wait_for_traffic(&daemon);
+    let objects = daemon.objects();
+    assert!(objects.contexts >= 2 && objects.qps >= 2, "{objects:?}");
+    assert!(
+        objects.mrs >= 2 && objects.cqs >= 2 && objects.pds >= 2,
+        "{objects:?}"
+    );
+    let pids: Vec<u64> = daemon.json(&["show", "qps"])["qps"]
+        .as_array()
+        .expect("`qps` is a list")
+        .iter()
+        .filter_map(|qp| qp["pid"].as_u64())
+        .collect();
+    for process in [&server, &client] {
+        assert!(pids.contains(&u64::from(process.id())), "{pids:?}");
+    }
+    drop((server, client));
+    daemon.expect_empty();
+}
+
+#[test]
+fn a_program_killed_in_mid_transfer_leaves_nothing() {
+    let _alone = alone();
+    let mut daemon = Daemon::pair();
+    for tool in ["ib_write_bw", "ib_read_bw", "ib_send_bw"] {
+        for kill_server in [true, false] {
+            let (server, client) = endless_transfer(&daemon, tool);
+            wait_for_traffic(&daemon);
+            let (victim, other) = if kill_server {
+                (server, client)
+            } else {
+                (client, server)
+            };
+            victim.signal(libc::SIGKILL);
+            victim.finish(PATIENCE);
+            // The other learns of it by its retries and its TCP connection, or is ended here.
+            drop(other);
+            daemon.expect_empty();
+        }
+    }
+    assert!(daemon.process().is_running(), "{}", daemon.log());
+    let ends = (
+        End {
+            daemon: &daemon,
+            device: "roce0",
+        },
+        End {
+            daemon: &daemon,
+            device: "roce1",
+        },
+    );
+    let run = Pair::run(
+        ends.0,
+        ends.1,
+        "ibv_rc_pingpong",
+        &["-g", "0", "-c"],
+        PATIENCE,
+    );
+    assert!(run.ok(), "{}{}", run.report(), daemon.log());
+}
+
+#[test]
+fn sigterm_leaves_neither_socket_nor_tree() {
+    let _alone = alone();
+    let mut daemon = Daemon::pair();
+    let tree = tree_of(&daemon);
+    assert!(daemon.socket().exists() && tree.exists());
+    let ended = daemon.stop();
+    assert!(ended.ok(), "{}", ended.report());
+    assert!(!daemon.socket().exists() && !tree.exists());
+}
+
+#[test]
+fn sigterm_under_traffic_ends_it_too() {
+    let _alone = alone();
+    let mut daemon = Daemon::pair();
+    let programs = endless_transfer(&daemon, "ib_write_bw");
+    wait_for_traffic(&daemon);
+    let ended = daemon.stop();
+    assert!(ended.ok(), "{}", ended.report());
+    assert!(!daemon.socket().exists());
+    drop(programs);
+}
+
+#[test]
+fn a_second_daemon_on_the_socket_is_refused() {
+    let _alone = alone();
+    let mut daemon = Daemon::pair();
+    let second = Process::start(daemon.dir(), "second", &mut daemon.command()).finish(PATIENCE);
+    assert_eq!(second.status.code(), Some(1), "{}", second.report());
+    let socket = daemon.socket().to_str().expect("a plain path").to_owned();
+    assert!(
+        second
+            .stderr
+            .contains("roceline: another daemon answers on"),
+        "{}",
+        second.report()
+    );
+    assert!(second.stderr.contains(&socket), "{}", second.report());
+    // The first one has not noticed.
+    assert!(daemon.process().is_running());
+    daemon
+        .run_program("devices", "ibv_devices", &[])
+        .expect_ok();
+}
+
+#[test]
+fn a_socket_that_nobody_serves_is_replaced() {
+    let _alone = alone();
+    let mut daemon = Daemon::prepare(PAIR);
+    drop(UnixListener::bind(daemon.socket()).expect("the directory is ours"));
+    assert!(daemon.socket().exists());
+    daemon.launch();
+    daemon.expect_ready();
+}
+
+#[test]
+fn a_daemon_that_was_killed_can_be_started_again() {
+    let _alone = alone();
+    let mut daemon = Daemon::pair();
+    daemon.process().signal(libc::SIGKILL);
+    wait_for("end of the daemon", PATIENCE, || {
+        !daemon.process().is_running()
+    });
+    assert!(tree_of(&daemon).exists(), "a killed daemon cannot tidy up");
+    daemon.launch();
+    daemon.expect_ready();
+    let listed = daemon
+        .run_program("devices", "ibv_devices", &[])
+        .expect_ok();
+    assert!(listed.stdout.contains("roce1"), "{}", listed.report());
+}
+
+/// One of two daemons that are joined by memif.
+fn memif(socket: &str, role: &str, own: &str, peer: &str, peer_mac: &str) -> String {
+    format!(
+        "[[nic]]\nname = \"roce0\"\naddresses = [\"{own}/24\"]\nmtu = 4200\n\
+         port = \"vdev:net_memif0,role={role},socket={socket},socket-abstract=no,bsize=4352\"\n\
+         [[nic.neighbor]]\nip = \"{peer}\"\nmac = \"{peer_mac}\"\n"
+    )
+}
+
+#[test]
+fn two_daemons_over_memif() {
+    let _alone = alone();
+    let dir = TempDir::new();
+    let socket = dir.path().join("memif.sock");
+    let socket = socket.to_str().expect("a plain path");
+    let (a, b) = ("10.78.0.1", "10.78.0.2");
+    let left = Daemon::start(&memif(socket, "server", a, b, "02:52:4c:4e:00:02"));
+    let right = Daemon::start(&memif(socket, "client", b, a, "02:52:4c:4e:00:01"));
+    let ends = (
+        End {
+            daemon: &left,
+            device: "roce0",
+        },
+        End {
+            daemon: &right,
+            device: "roce0",
+        },
+    );
+    for options in [
+        &["-g", "0", "-c"][..],
+        &["-g", "0", "-c", "-e"],
+        &["-g", "0", "-c", "-s", "65536", "-n", "100", "-m", "4096"],
+    ] {
+        let run = Pair::run(ends.0, ends.1, "ibv_rc_pingpong", options, 2 * PATIENCE);
+        assert!(
+            run.ok(),
+            "{options:?}\n{}{}{}",
+            run.report(),
+            left.log(),
+            right.log()
+        );
+    }
+}
+
+/// As an ordinary user without capabilities: the daemon, the shim and the programs.
+#[test]
+fn no_privilege_is_needed() {
+    let _alone = alone();
+    // SAFETY: no arguments, no effects, cannot fail.
+    if unsafe { libc::geteuid() } != 0 {
+        // Then every other test has shown it already.
+        return;
+    }
+    const NOBODY: &str = "65534";
+    // Where that user may look: the target directory is often below /root.
+    let place = TempDir::new();
+    let built = roceline();
+    let copy = |name: &str| {
+        let to = place.path().join(name);
+        fs::copy(built.with_file_name(name), &to).expect("the copy fits");
+        to
+    };
+    let (program, _shim) = (copy("roceline"), copy("libroceline_shim.so"));
+    let mut daemon = Daemon::prepare(PAIR);
+    let as_nobody = |command: &Command| {
+        let mut dropped = Command::new("setpriv");
+        dropped.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]);
+        dropped.args(["--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"]);
+        dropped.arg(&program).args(command.get_args());
+        dropped
+    };
+    let owned = Command::new("chown")
+        .arg("-R")
+        .arg(NOBODY)
+        .arg(daemon.dir())
+        .status();
+    assert!(owned.is_ok_and(|status| status.success()));
+    let command = as_nobody(&daemon.command());
+    daemon.launch_by(command);
+    daemon.expect_ready();
+
+    let port = free_port().to_string();
+    let arguments = ["-g", "0", "-c", "-p", &port, "-d"];
+    let start = |name: &str, more: &[&str]| {
+        let all: Vec<&str> = arguments.iter().chain(more).copied().collect();
+        let mut command = as_nobody(&daemon.program("ibv_rc_pingpong", &all));
+        Process::start(daemon.dir(), name, &mut command)
+    };
+    let mut server = start("server", &["roce0"]);
+    let number = port.parse().expect("a number");
+    wait_for("listening server", PATIENCE, || {
+        listening(number) || !server.is_running()
+    });
+    let client = start("client", &["roce1", "127.0.0.1"]).finish(PATIENCE);
+    let server = server.finish(Duration::from_secs(20));
+    assert!(
+        client.ok() && server.ok(),
+        "{}{}{}",
+        client.report(),
+        server.report(),
+        daemon.log()
+    );
+}

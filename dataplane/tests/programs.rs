@@ -1,0 +1,239 @@
+//! The distribution's own verbs programs, unmodified, over a real daemon.
+//!
+//! `ROCELINE_MATRIX=full` runs the full product of perftest's options (`scripts/matrix`); otherwise a set that holds
+//! every pair of them runs.
+
+mod support;
+
+use std::env;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use support::daemon::{Daemon, Objects};
+use support::matrix::{self, Case};
+use support::pair::{End, Pair, rows};
+use support::{PATIENCE, alone};
+
+/// The two ends of the preset: two devices, or one as its own peer.
+fn ends(daemon: &Daemon, loopback: bool) -> (End<'_>, End<'_>) {
+    let client = if loopback { "roce0" } else { "roce1" };
+    (
+        End {
+            daemon,
+            device: "roce0",
+        },
+        End {
+            daemon,
+            device: client,
+        },
+    )
+}
+
+#[test]
+fn devices_are_listed() {
+    let _alone = alone();
+    let daemon = Daemon::pair();
+    let listed = daemon
+        .run_program("devices", "ibv_devices", &[])
+        .expect_ok();
+    let line = |name: &str| {
+        listed
+            .stdout
+            .lines()
+            .find(|line| line.split_ascii_whitespace().next() == Some(name))
+            .unwrap_or_else(|| panic!("no {name} in {}", listed.report()))
+            .to_owned()
+    };
+    // The node GUIDs come from the derived MAC addresses 02:52:4c:4d:00:01 and :02.
+    assert!(
+        line("roce0").ends_with("00524cfffe4d0001"),
+        "{}",
+        listed.report()
+    );
+    assert!(
+        line("roce1").ends_with("00524cfffe4d0002"),
+        "{}",
+        listed.report()
+    );
+}
+
+#[test]
+fn a_limited_program_sees_one_device() {
+    let _alone = alone();
+    let daemon = Daemon::pair();
+    let mut command = daemon.run(&["--device", "roce1"], "ibv_devices", &[]);
+    let listed = support::process::Process::start(daemon.dir(), "limited", &mut command)
+        .finish(PATIENCE)
+        .expect_ok();
+    assert!(listed.stdout.contains("roce1"), "{}", listed.report());
+    assert!(!listed.stdout.contains("roce0"), "{}", listed.report());
+}
+
+#[test]
+fn devinfo_tells_what_is_configured() {
+    let _alone = alone();
+    let daemon = Daemon::pair();
+    let info = daemon
+        .run_program("devinfo", "ibv_devinfo", &["-v", "-d", "roce0"])
+        .expect_ok();
+    let value = |key: &str| {
+        info.stdout
+            .lines()
+            .find_map(|line| line.trim().strip_prefix(key)?.strip_prefix(':'))
+            .map(str::trim)
+            .unwrap_or_else(|| panic!("no {key} in {}", info.report()))
+            .to_owned()
+    };
+    assert!(value("state").starts_with("PORT_ACTIVE"));
+    assert!(value("active_mtu").starts_with("4096"));
+    assert!(value("transport").starts_with("InfiniBand"));
+    assert_eq!(value("link_layer"), "Ethernet");
+    assert_eq!(value("node_guid"), "0052:4cff:fe4d:0001");
+    assert!(
+        value("GID[  0]").starts_with("::ffff:10.77.0.1, RoCE v2"),
+        "{}",
+        info.report()
+    );
+    assert!(value("GID[  1]").contains("fd77::1"), "{}", info.report());
+    assert!(value("GID[  2]").contains("fe80::"), "{}", info.report());
+}
+
+#[test]
+fn rc_pingpong() {
+    let _alone = alone();
+    let daemon = Daemon::pair();
+    for loopback in [false, true] {
+        let (server, client) = ends(&daemon, loopback);
+        // -c checks every byte; -g 1 is IPv6.
+        for options in [
+            &["-g", "0", "-c"][..],
+            &["-g", "0", "-c", "-e"],
+            &["-g", "1", "-c"],
+            &[
+                "-g", "0", "-c", "-e", "-s", "100000", "-n", "100", "-m", "4096",
+            ],
+            &["-g", "0", "-c", "-s", "1", "-m", "256"],
+        ] {
+            let run = Pair::run(server, client, "ibv_rc_pingpong", options, PATIENCE);
+            assert!(
+                run.ok(),
+                "{options:?} loopback {loopback}\n{}{}",
+                run.report(),
+                daemon.log()
+            );
+            assert!(run.client.stdout.contains("iters in"), "{}", run.report());
+        }
+    }
+    assert_eq!(daemon.objects(), Objects::default());
+}
+
+/// Runs one combination and says what is wrong with the result.
+fn perftest(daemon: &Daemon, case: &Case) -> Result<Duration, String> {
+    let (server, client) = ends(daemon, case.loopback);
+    let arguments = case.arguments();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let begin = Instant::now();
+    let run = Pair::run(server, client, case.tool, &arguments, 4 * PATIENCE);
+    let took = begin.elapsed();
+    if !run.ok() {
+        return Err(run.report());
+    }
+    // -a: one row for every power of two from 2 to 2^23.
+    let sizes: Vec<f64> = rows(&run.client.stdout).iter().map(|row| row[0]).collect();
+    let expected: Vec<f64> = (1..=23).map(|power| f64::from(1 << power)).collect();
+    if sizes != expected {
+        return Err(format!("rows of sizes {sizes:?}\n{}", run.report()));
+    }
+    Ok(took)
+}
+
+#[test]
+fn perftest_over_its_options() {
+    let _alone = alone();
+    let daemon = Daemon::pair();
+    let full = env::var("ROCELINE_MATRIX").is_ok_and(|value| value == "full");
+    let filter = env::var("ROCELINE_MATRIX_FILTER").unwrap_or_default();
+    let mut cases = if full {
+        matrix::product()
+    } else {
+        matrix::pairwise()
+    };
+    cases.retain(|case| case.to_string().contains(&filter));
+    let mut failures = Vec::new();
+    for (i, case) in cases.iter().enumerate() {
+        match perftest(&daemon, case) {
+            Ok(took) => {
+                println!(
+                    "{:3} of {}: {case}: {:.1} s",
+                    i + 1,
+                    cases.len(),
+                    took.as_secs_f64()
+                )
+            }
+            Err(report) => {
+                println!("{:3} of {}: {case}: FAILED", i + 1, cases.len());
+                failures.push(format!("==== {case}\n{report}"));
+            }
+        }
+    }
+    assert!(
+        failures.is_empty(),
+        "{}\n{}",
+        failures.join("\n"),
+        daemon.log()
+    );
+    assert_eq!(daemon.objects(), Objects::default());
+}
+
+#[test]
+fn the_chosen_combinations_hold_every_pair() {
+    let pairs = |cases: &[Case]| {
+        let mut pairs = std::collections::BTreeSet::new();
+        for case in cases {
+            let values = [
+                case.tool.to_string(),
+                format!("m{}", case.mtu),
+                format!("b{}", case.bidirectional),
+                format!("q{}", case.many_qps),
+                format!("e{}", case.events),
+                format!("I{}", case.inline),
+                format!("l{}", case.loopback),
+            ];
+            for (i, a) in values.iter().enumerate() {
+                for b in &values[..i] {
+                    pairs.insert(format!("{a} {b}"));
+                }
+            }
+        }
+        pairs
+    };
+    let (all, few) = (matrix::product(), matrix::pairwise());
+    assert_eq!(all.len(), 400);
+    assert_eq!(pairs(&few), pairs(&all));
+    assert!(few.len() <= 40, "{}", few.len());
+}
+
+/// A program of our own checks every byte of SEND, WRITE and READ over sizes around the MTU and far beyond.
+#[test]
+fn every_byte_arrives() {
+    let _alone = alone();
+    let daemon = Daemon::pair();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../verbs-shim/tests/verbs_check.c");
+    let program = daemon.dir().join("verbs_check");
+    let compiled = Command::new("cc")
+        .args(["-O1", "-Wall", "-o"])
+        .arg(&program)
+        .arg(&source)
+        .arg("-libverbs")
+        .status()
+        .expect("a C compiler is installed");
+    assert!(compiled.success(), "{} does not compile", source.display());
+    let program = program
+        .to_str()
+        .expect("temporary directories have plain names");
+    for peer in ["roce0", "roce1"] {
+        let checked = daemon.run_program("check", program, &["roce0", peer]);
+        assert!(checked.ok(), "{}{}", checked.report(), daemon.log());
+    }
+}

@@ -1,0 +1,209 @@
+//! A daemon of the test's own.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::process::{Ended, Process};
+use super::{PATIENCE, TempDir, roceline, wait_for};
+
+/// A running daemon; stopped when dropped.
+pub struct Daemon {
+    // Before `dir`: the process goes first.
+    process: Option<Process>,
+    socket: PathBuf,
+    dir: TempDir,
+}
+
+/// Two NICs on one daemon that takes no particular CPU, so that the test's own arrangement decides.
+pub const PAIR: &str = include_str!("../../src/config/pair.toml");
+
+impl Daemon {
+    /// The preset `pair`, ready.
+    #[track_caller]
+    pub fn pair() -> Daemon {
+        Daemon::start(PAIR)
+    }
+
+    /// A daemon with this configuration, ready.
+    #[track_caller]
+    pub fn start(config: &str) -> Daemon {
+        let mut daemon = Daemon::prepare(config);
+        daemon.launch();
+        daemon.expect_ready();
+        daemon
+    }
+
+    /// A directory with a configuration and nothing running.
+    pub fn prepare(config: &str) -> Daemon {
+        let dir = TempDir::new();
+        fs::write(dir.path().join("config.toml"), config).expect("the directory is ours");
+        Daemon {
+            process: None,
+            socket: dir.path().join("roceline.sock"),
+            dir,
+        }
+    }
+
+    /// The command that starts it.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(roceline());
+        command
+            .args(["nic", "-v", "--config"])
+            .arg(self.dir.path().join("config.toml"));
+        command.arg("--socket").arg(&self.socket);
+        command
+    }
+
+    /// Starts the process without waiting for it.
+    #[track_caller]
+    pub fn launch(&mut self) {
+        let mut command = self.command();
+        self.process = Some(Process::start(self.dir.path(), "daemon", &mut command));
+    }
+
+    /// Starts the process by another command.
+    #[track_caller]
+    pub fn launch_by(&mut self, mut command: Command) {
+        self.process = Some(Process::start(self.dir.path(), "daemon", &mut command));
+    }
+
+    #[track_caller]
+    pub fn expect_ready(&self) {
+        let wait = self.roceline("wait", &["wait", "--timeout", "60"]);
+        assert!(wait.ok(), "{}{}", wait.report(), self.log());
+    }
+
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub fn process(&mut self) -> &mut Process {
+        self.process.as_mut().expect("the daemon was launched")
+    }
+
+    /// What the daemon said.
+    pub fn log(&self) -> String {
+        let (stdout, stderr) = self
+            .process
+            .as_ref()
+            .map(Process::output)
+            .unwrap_or_default();
+        format!("---- daemon {}\n{stdout}{stderr}", self.socket.display())
+    }
+
+    /// A command of the command line against this daemon.
+    #[track_caller]
+    pub fn roceline(&self, name: &str, arguments: &[&str]) -> Ended {
+        let mut command = Command::new(roceline());
+        command.args(arguments).arg("--socket").arg(&self.socket);
+        Process::start(self.dir.path(), name, &mut command).finish(PATIENCE)
+    }
+
+    /// An unmodified program with the shim, on any CPU but the daemon's.
+    pub fn program(&self, program: &str, arguments: &[&str]) -> Command {
+        self.run(&[], program, arguments)
+    }
+
+    /// The same with options of `roceline run`.
+    pub fn run(&self, options: &[&str], program: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new(roceline());
+        command
+            .arg("run")
+            .arg("--socket")
+            .arg(&self.socket)
+            .args(options);
+        command.arg("--").arg(program).args(arguments);
+        command
+    }
+
+    /// Starts such a program.
+    #[track_caller]
+    pub fn start_program(&self, name: &str, program: &str, arguments: &[&str]) -> Process {
+        Process::start(self.dir.path(), name, &mut self.program(program, arguments))
+    }
+
+    /// Runs such a program to its end.
+    #[track_caller]
+    pub fn run_program(&self, name: &str, program: &str, arguments: &[&str]) -> Ended {
+        self.start_program(name, program, arguments)
+            .finish(PATIENCE)
+    }
+
+    /// An answer in JSON.
+    #[track_caller]
+    pub fn json(&self, arguments: &[&str]) -> Value {
+        let mut all = arguments.to_vec();
+        all.push("--json");
+        let answer = self.roceline("json", &all);
+        assert!(answer.ok(), "{}{}", answer.report(), self.log());
+        serde_json::from_str(&answer.stdout)
+            .unwrap_or_else(|error| panic!("{error} in {}", answer.report()))
+    }
+
+    /// Objects that programs have at the moment.
+    #[track_caller]
+    pub fn objects(&self) -> Objects {
+        let devices = self.json(&["show", "devices"]);
+        let devices = devices["devices"].as_array().expect("`devices` is a list");
+        let sum = |key: &str| {
+            let count = |device: &Value| {
+                device[key]
+                    .as_u64()
+                    .unwrap_or_else(|| panic!("no count {key} in {device}"))
+            };
+            devices.iter().map(count).sum()
+        };
+        Objects {
+            contexts: sum("contexts"),
+            pds: sum("pds"),
+            mrs: sum("mrs"),
+            cqs: sum("cqs"),
+            qps: sum("qps"),
+        }
+    }
+
+    /// Waits until programs have nothing any more.
+    #[track_caller]
+    pub fn expect_empty(&self) {
+        let mut last = self.objects();
+        wait_for("release of all objects", PATIENCE, || {
+            last = self.objects();
+            last == Objects::default()
+        });
+    }
+
+    /// SIGTERM, and how it ended.
+    #[track_caller]
+    pub fn stop(&mut self) -> Ended {
+        let process = self.process.take().expect("the daemon was launched");
+        process.signal(libc::SIGTERM);
+        process.finish(Duration::from_secs(20))
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if let Some(process) = self.process.take() {
+            process.signal(libc::SIGTERM);
+            process.finish(Duration::from_secs(5));
+        }
+    }
+}
+
+/// How many there are of each kind, over all devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Objects {
+    pub contexts: u64,
+    pub pds: u64,
+    pub mrs: u64,
+    pub cqs: u64,
+    pub qps: u64,
+}
