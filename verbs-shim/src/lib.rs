@@ -39,3 +39,8 @@ static START: extern "C" fn() = start;
 extern "C" fn start() {
     next::find_all();
 }
+
+/// Tells `roceline doctor`, which reads the file and does not load it, what this is. Exported, or the linker would
+/// drop it.
+#[unsafe(no_mangle)]
+pub static ROCELINE_SHIM_MARK: [u8; 28] = roceline_abi::mark();
