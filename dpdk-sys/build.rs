@@ -32,8 +32,9 @@ const DRIVERS: &[&str] = &[
     "net_virtio",
 ];
 
-/// The libraries that these need.
+/// The libraries that these need, in any release from 22.11 on.
 const LIBRARIES: &[&str] = &[
+    "argparse",
     "cryptodev",
     "dmadev",
     "eal",
@@ -41,6 +42,7 @@ const LIBRARIES: &[&str] = &[
     "gso",
     "hash",
     "kvargs",
+    "log",
     "mbuf",
     "mempool",
     "meter",
@@ -59,24 +61,13 @@ const LIBRARIES: &[&str] = &[
 const SYSTEM: &[&str] = &["numa", "bsd", "pcap", "m", "dl", "pthread"];
 
 /// The libraries whose functions Roceline calls itself, for the shared build.
-const SHARED: &[&str] = &[
-    "rte_eal",
-    "rte_ethdev",
-    "rte_mbuf",
-    "rte_mempool",
-    "rte_ring",
-    "rte_kvargs",
-    "rte_telemetry",
-    "rte_bus_vdev",
-    "rte_net_ring",
-];
+const SHARED: &[&str] = &["bus_vdev", "eal", "ethdev", "log", "mbuf", "mempool"];
 
-/// Functions, types and constants that the bindings hold. `docs` of the crate say which DPDK releases have them.
+/// The functions that the bindings hold. `docs/dpdk-compat.md` says which DPDK releases have them.
 const FUNCTIONS: &[&str] = &[
     "rl_.*",
     "rte_eal_init",
     "rte_eal_cleanup",
-    "rte_eal_has_hugepages",
     "rte_strerror",
     "rte_version",
     "rte_thread_register",
@@ -92,7 +83,6 @@ const FUNCTIONS: &[&str] = &[
     "rte_eth_macaddr_get",
     "rte_eth_promiscuous_enable",
     "rte_eth_stats_get",
-    "rte_eth_from_rings",
 ];
 
 /// net_memif with the calls renamed that `memif_guard.c` guards.
@@ -106,9 +96,8 @@ const GUARDED_CALLS: &[&str] = &[
     "intr_instance_free",
 ];
 
-/// Copies the archive of net_memif to `out` with the guarded calls renamed. Its two uses of
-/// `rte_intr_instance_free` outside the socket code free handles that no handler was registered for, which the
-/// guard passes on.
+/// Copies the archive of net_memif to `out` with the guarded calls renamed. The other uses of
+/// `rte_intr_instance_free` are for handles that no handler was registered for, which the guard passes on.
 fn guard_memif(library_dir: &Path, out: &Path) {
     let from = library_dir.join("librte_net_memif.a");
     let mut objcopy = Command::new("objcopy");
@@ -128,10 +117,9 @@ fn guard_memif(library_dir: &Path, out: &Path) {
 }
 
 fn main() {
-    println!("cargo:rerun-if-changed=wrapper.h");
-    println!("cargo:rerun-if-changed=wrapper.c");
-    println!("cargo:rerun-if-changed=memif_guard.c");
-
+    for file in ["wrapper.h", "wrapper.c", "memif_guard.c"] {
+        println!("cargo:rerun-if-changed={file}");
+    }
     let dpdk = pkg_config::Config::new()
         .atleast_version("22.11")
         .cargo_metadata(false)
@@ -139,28 +127,52 @@ fn main() {
         .unwrap_or_else(|e| {
             panic!("libdpdk 22.11 or later is needed (Debian: apt-get install libdpdk-dev): {e}")
         });
+    let flags = other_flags();
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    compile_wrapper(&dpdk.include_paths, &flags);
+    generate_bindings(&dpdk.include_paths, &flags, &out);
 
-    // pkg-config's Rust crate drops these two of libdpdk's own flags.
-    let flags = ["-include", "rte_config.h", "-march=corei7"];
+    let library_dir =
+        pkg_config::get_variable("libdpdk", "libdir").unwrap_or_else(|_| "/usr/lib".into());
+    println!("cargo:rustc-link-search=native={library_dir}");
+    if env::var_os("CARGO_FEATURE_SHARED").is_some() {
+        link_shared(Path::new(&library_dir));
+    } else {
+        link_static(Path::new(&library_dir), &out);
+    }
+}
 
+/// The compiler flags of libdpdk that are neither include paths nor libraries (`-include rte_config.h`, `-march=…`).
+/// The pkg-config crate drops them.
+fn other_flags() -> Vec<String> {
+    let program = env::var_os("PKG_CONFIG").unwrap_or_else(|| "pkg-config".into());
+    let output = Command::new(&program)
+        .args(["--cflags-only-other", "libdpdk"])
+        .output()
+        .unwrap_or_else(|e| panic!("cannot run {}: {e}", program.display()));
+    String::from_utf8_lossy(&output.stdout)
+        .split_whitespace()
+        .map(str::to_owned)
+        .collect()
+}
+
+fn compile_wrapper(include: &[PathBuf], flags: &[String]) {
     let mut c = cc::Build::new();
     c.file("wrapper.c")
         .file("memif_guard.c")
-        .includes(&dpdk.include_paths)
+        .includes(include)
         .opt_level(3)
         .warnings(false);
-    flags.iter().for_each(|f| {
-        c.flag(f);
-    });
+    for flag in flags {
+        c.flag(flag);
+    }
     c.compile("roceline_dpdk_wrapper");
+}
 
+fn generate_bindings(include: &[PathBuf], flags: &[String], out: &Path) {
     let mut builder = bindgen::Builder::default()
         .header("wrapper.h")
-        .clang_args(
-            dpdk.include_paths
-                .iter()
-                .map(|p| format!("-I{}", p.display())),
-        )
+        .clang_args(include.iter().map(|p| format!("-I{}", p.display())))
         .clang_args(flags)
         .rust_target(bindgen::RustTarget::stable(85, 0).expect("a Rust version bindgen knows"))
         .rust_edition(bindgen::RustEdition::Edition2024)
@@ -170,15 +182,12 @@ fn main() {
         .prepend_enum_name(false)
         // Packed and over-aligned structs with bit fields that bindgen cannot lay out; none is looked into.
         .opaque_type("rte_flow_.*|rte_arp_.*|rte_l2tpv2_.*|rte_gtp_psc_.*|rte_mbuf|rte_mempool")
-        .opaque_type("rte_eth_dev_info|rte_eth_conf")
-        .allowlist_type("rl_.*")
-        .allowlist_type("rte_eth_fp_ops|rte_eth_stats|rte_ether_addr|rte_mbuf|rte_mempool|rte_ring")
-        .allowlist_var("RL_.*|RTE_PKTMBUF_HEADROOM|RTE_MAX_ETHPORTS|RTE_MAX_LCORE|rte_eth_fp_ops")
-        .allowlist_var("RTE_MEMPOOL_CACHE_MAX_SIZE|RTE_ETH_NAME_MAX_LEN|SOCKET_ID_ANY");
+        .allowlist_type("rl_.*|rte_eth_fp_ops|rte_eth_stats|rte_ether_addr|rte_mbuf|rte_mempool")
+        .allowlist_var("RL_.*|RTE_PKTMBUF_HEADROOM|RTE_MAX_LCORE|rte_eth_fp_ops")
+        .allowlist_var("RTE_MEMPOOL_CACHE_MAX_SIZE|SOCKET_ID_ANY");
     for function in FUNCTIONS {
         builder = builder.allowlist_function(function);
     }
-    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     builder
         .generate()
         .unwrap_or_else(|e| {
@@ -186,23 +195,26 @@ fn main() {
         })
         .write_to_file(out.join("bindings.rs"))
         .unwrap_or_else(|e| panic!("cannot write {}: {e}", out.display()));
+}
 
-    let library_dir =
-        pkg_config::get_variable("libdpdk", "libdir").unwrap_or_else(|_| "/usr/lib".into());
-    println!("cargo:rustc-link-search=native={library_dir}");
-    if env::var_os("CARGO_FEATURE_SHARED").is_some() {
-        for library in SHARED {
-            println!("cargo:rustc-link-lib={library}");
+fn link_shared(library_dir: &Path) {
+    for library in SHARED {
+        if library_dir.join(format!("librte_{library}.so")).exists() {
+            println!("cargo:rustc-link-lib=rte_{library}");
         }
-    } else {
-        guard_memif(Path::new(&library_dir), &out);
-        println!("cargo:rustc-link-search=native={}", out.display());
-        for library in DRIVERS.iter().chain(LIBRARIES) {
-            println!("cargo:rustc-link-lib=static:+whole-archive,-bundle=rte_{library}");
-        }
-        println!("cargo:rustc-link-lib=static:+whole-archive,-bundle={GUARDED_MEMIF}");
-        for library in SYSTEM {
-            println!("cargo:rustc-link-lib={library}");
-        }
+    }
+}
+
+fn link_static(library_dir: &Path, out: &Path) {
+    guard_memif(library_dir, out);
+    println!("cargo:rustc-link-search=native={}", out.display());
+    // A driver or library that this release of DPDK does not have is not needed by the others.
+    let there = |name: &&&str| library_dir.join(format!("librte_{name}.a")).exists();
+    for library in DRIVERS.iter().chain(LIBRARIES).filter(there) {
+        println!("cargo:rustc-link-lib=static:+whole-archive,-bundle=rte_{library}");
+    }
+    println!("cargo:rustc-link-lib=static:+whole-archive,-bundle={GUARDED_MEMIF}");
+    for library in SYSTEM {
+        println!("cargo:rustc-link-lib={library}");
     }
 }

@@ -1,5 +1,5 @@
 /*
- * Two faults of net_memif (22.11 to 24.11 alike) that a peer's departure can turn into a crash:
+ * Two faults of net_memif (the same in 22.11, 23.11 and 24.11) that a peer's departure can turn into a crash:
  *
  * 1. Its socket handlers run on EAL's interrupt thread and unmap the rings when the peer goes, while a polling
  *    thread may be inside a burst that reads them.
@@ -12,16 +12,17 @@
  *
  * With shared libraries the calls cannot be renamed; the guard is then idle and the faults remain.
  */
-#define ALLOW_EXPERIMENTAL_API /* rte_intr_callback_unregister_pending, which net_memif itself needs */
+#define ALLOW_EXPERIMENTAL_API /* rte_intr_fd_get, rte_intr_instance_free: stable from 23.11 on */
 
 #include "wrapper.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <rte_interrupts.h>
-#include <rte_pause.h>
 #include <rte_spinlock.h>
 
 /* One cache line per port, written by the thread that polls it. */
@@ -181,6 +182,16 @@ int rl_intr_callback_unregister_pending(const struct rte_intr_handle *handle, rt
 	return ret;
 }
 
+/* A listener's descriptor is left open by the driver; that of a connection is closed before its handle is freed. */
+static void close_listener(int fd)
+{
+	int listens = 0;
+	socklen_t len = sizeof(listens);
+
+	if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &len) == 0 && listens)
+		close(fd);
+}
+
 void rl_intr_instance_free(struct rte_intr_handle *handle)
 {
 	struct handler left = { NULL, NULL, NULL };
@@ -206,7 +217,7 @@ void rl_intr_instance_free(struct rte_intr_handle *handle)
 			if (ret == -EAGAIN)
 				ret = rte_intr_callback_unregister_pending(handle, guarded, left.arg, NULL);
 		} while (ret == -EAGAIN);
-		close(rte_intr_fd_get(handle));
+		close_listener(rte_intr_fd_get(handle));
 	}
 	rte_intr_instance_free(handle);
 }

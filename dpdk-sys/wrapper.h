@@ -11,7 +11,6 @@
 #include <rte_bus_vdev.h>
 #include <rte_eal.h>
 #include <rte_errno.h>
-#include <rte_eth_ring.h>
 #include <rte_ethdev.h>
 #include <rte_lcore.h>
 #include <rte_log.h>

@@ -130,6 +130,13 @@ impl Ethdev {
         let name = device.split(',').next().unwrap_or(device);
         let c_device = CString::new(device.as_str()).map_err(nul)?;
         let c_name = CString::new(name).map_err(nul)?;
+        // What is known beforehand is refused before a device is made: virtual ones are named after their driver.
+        check_mtu(
+            config,
+            name.trim_end_matches(|c: char| c.is_ascii_digit()),
+            u16::MAX,
+            pool,
+        )?;
         let memif = memif::role(device);
         if memif == Some(memif::Role::Server) {
             memif::remove_stale_socket(device);
@@ -168,7 +175,7 @@ impl Ethdev {
             max_frame: if config.mtu == 0 {
                 0
             } else {
-                (config.mtu + FRAME_OVERHEAD) as usize
+                config.mtu.saturating_add(FRAME_OVERHEAD) as usize
             },
             memif,
             started: false,
@@ -203,7 +210,7 @@ impl Ethdev {
                 .to_string_lossy()
                 .into_owned();
         }
-        self.check_mtu(config.mtu, &info, pool)?;
+        check_mtu(config, &self.driver, info.max_mtu, pool)?;
 
         // The driver refuses to start a client without a server; `maintain` will.
         let awaits_server =
@@ -246,44 +253,6 @@ impl Ethdev {
             }
         };
         self.up = self.link().up;
-        Ok(())
-    }
-
-    fn check_mtu(
-        &self,
-        mtu: u32,
-        info: &sys::rl_port_info,
-        pool: &Mempool,
-    ) -> Result<(), PortError> {
-        if mtu == 0 {
-            return Ok(());
-        }
-        let (max, remedy) = match self.driver.as_str() {
-            "net_memif" => (1500, "set mtu = 0 and give the device bsize=4352"),
-            "net_af_packet" => (1500, "set mtu = 0 and give the device framesz=8192"),
-            _ => (
-                u32::from(info.max_mtu),
-                "lower mtu, or set it to 0 to leave the driver's setting alone",
-            ),
-        };
-        if mtu > max || mtu > u32::from(u16::MAX) - FRAME_OVERHEAD {
-            return Err(PortError::Mtu {
-                device: self.device.clone(),
-                driver: self.driver.clone(),
-                mtu,
-                max,
-                remedy,
-            });
-        }
-        let (frame, data_room) = (mtu + FRAME_OVERHEAD, pool.config().data_room);
-        if frame > data_room {
-            return Err(PortError::DataRoom {
-                device: self.device.clone(),
-                mtu,
-                frame,
-                data_room,
-            });
-        }
         Ok(())
     }
 
@@ -576,6 +545,47 @@ impl Drop for Ethdev {
         // SAFETY: a valid port, not used after this; the pool behind its rx ring is still there.
         unsafe { sys::rl_port_close(self.port, made) }
     }
+}
+
+/// Whether the driver and the pool's mbufs can carry the configured MTU.
+fn check_mtu(
+    config: &EthdevConfig,
+    driver: &str,
+    driver_max: u16,
+    pool: &Mempool,
+) -> Result<(), PortError> {
+    let mtu = config.mtu;
+    if mtu == 0 {
+        return Ok(());
+    }
+    let (max, remedy) = match driver {
+        "net_memif" => (1500, "set mtu = 0 and give the device bsize=4352"),
+        "net_af_packet" => (1500, "set mtu = 0 and give the device framesz=8192"),
+        _ => (
+            u32::from(driver_max).min(u32::from(u16::MAX) - FRAME_OVERHEAD),
+            "lower mtu, or set it to 0 to leave the driver's setting alone",
+        ),
+    };
+    let device = || config.device.clone();
+    if mtu > max {
+        return Err(PortError::Mtu {
+            device: device(),
+            driver: driver.into(),
+            mtu,
+            max,
+            remedy,
+        });
+    }
+    let (frame, data_room) = (mtu + FRAME_OVERHEAD, pool.config().data_room);
+    if frame > data_room {
+        return Err(PortError::DataRoom {
+            device: device(),
+            mtu,
+            frame,
+            data_room,
+        });
+    }
+    Ok(())
 }
 
 /// Bytes of some packets.

@@ -105,12 +105,31 @@ struct ByteCount {
     total: AtomicU64,
 }
 
-impl ByteCount {
-    fn publish(&self, local: &[u64; PRIORITIES]) {
-        for (shared, &value) in self.by_priority.iter().zip(local) {
-            shared.store(value, Ordering::Relaxed);
+/// One side's own copy of a [`ByteCount`].
+#[derive(Debug, Default)]
+struct LocalCount {
+    by_priority: [u64; PRIORITIES],
+    total: u64,
+    /// Bit per priority that was not published yet.
+    changed: u8,
+}
+
+impl LocalCount {
+    #[inline(always)]
+    fn add(&mut self, priority: u8, len: u64) {
+        self.by_priority[usize::from(priority & 7)] += len;
+        self.total += len;
+        self.changed |= 1 << (priority & 7);
+    }
+
+    #[inline(always)]
+    fn publish(&mut self, shared: &ByteCount) {
+        while self.changed != 0 {
+            let p = self.changed.trailing_zeros() as usize;
+            shared.by_priority[p].store(self.by_priority[p], Ordering::Release);
+            self.changed &= self.changed - 1;
         }
-        self.total.store(local.iter().sum(), Ordering::Release);
+        shared.total.store(self.total, Ordering::Release);
     }
 }
 
@@ -141,8 +160,7 @@ impl Lane {
 struct TxSide {
     queue: Producer<Entry>,
     lane: Arc<Lane>,
-    sent: [u64; PRIORITIES],
-    sent_total: u64,
+    sent: LocalCount,
     /// `lane.received.total` when last looked at.
     received_total: u64,
 }
@@ -151,7 +169,7 @@ struct TxSide {
 struct RxSide {
     queue: Consumer<Entry>,
     lane: Arc<Lane>,
-    received: [u64; PRIORITIES],
+    received: LocalCount,
 }
 
 fn lane(config: &FabricLinkConfig) -> Result<(TxSide, RxSide), PortError> {
@@ -191,14 +209,13 @@ fn lane(config: &FabricLinkConfig) -> Result<(TxSide, RxSide), PortError> {
         TxSide {
             queue: producer,
             lane: Arc::clone(&lane),
-            sent: [0; PRIORITIES],
-            sent_total: 0,
+            sent: LocalCount::default(),
             received_total: 0,
         },
         RxSide {
             queue: consumer,
             lane,
-            received: [0; PRIORITIES],
+            received: LocalCount::default(),
         },
     ))
 }
@@ -303,9 +320,9 @@ impl FabricEnd {
             return Err(Refused::Oversize(mbuf));
         }
         let tx = &mut self.tx;
-        if tx.sent_total - tx.received_total + len > self.capacity_bytes {
+        if tx.sent.total - tx.received_total + len > self.capacity_bytes {
             tx.received_total = tx.lane.received.total.load(Ordering::Acquire);
-            if tx.sent_total - tx.received_total + len > self.capacity_bytes {
+            if tx.sent.total - tx.received_total + len > self.capacity_bytes {
                 return Err(Refused::Full(mbuf));
             }
         }
@@ -316,8 +333,7 @@ impl FabricEnd {
             priority,
         }) {
             Ok(()) => {
-                tx.sent[usize::from(priority)] += len;
-                tx.sent_total += len;
+                tx.sent.add(priority, len);
                 Ok(())
             }
             Err(entry) => Err(Refused::Full(entry.mbuf)),
@@ -362,7 +378,7 @@ impl Driver for FabricEnd {
         while taken < wanted {
             let Some(entry) = rx.queue.pop() else { break };
             let len = u64::from(entry.len);
-            rx.received[usize::from(entry.priority)] += len;
+            rx.received.add(entry.priority, len);
             bytes += len;
             taken += 1;
             let pushed = burst.push(entry.mbuf);
@@ -370,7 +386,7 @@ impl Driver for FabricEnd {
         }
         if taken > 0 {
             rx.queue.flush();
-            rx.lane.received.publish(&rx.received);
+            rx.received.publish(&rx.lane.received);
             self.count.rx_packets += taken as u64;
             self.count.rx_bytes += bytes;
         }
@@ -385,7 +401,7 @@ impl Driver for FabricEnd {
             burst.clear();
             return offered;
         }
-        let before = self.tx.sent_total;
+        let before = self.tx.sent.total;
         let mut sent = 0;
         let mut oversize = 0;
         burst.send_front(|mbuf| match self.enqueue(mbuf) {
@@ -401,10 +417,10 @@ impl Driver for FabricEnd {
             Err(Refused::Full(mbuf)) => Some(mbuf),
         });
         if sent > 0 {
-            self.tx.lane.sent.publish(&self.tx.sent);
+            self.tx.sent.publish(&self.tx.lane.sent);
             self.tx.queue.flush();
             self.count.tx_packets += sent;
-            self.count.tx_bytes += self.tx.sent_total - before;
+            self.count.tx_bytes += self.tx.sent.total - before;
             self.wake_receiver();
         }
         self.count.tx_oversize += oversize;
