@@ -14,7 +14,7 @@ use roceline_abi::layout::FILE_BYTES;
 use super::error::CommandError;
 use super::limits::DeviceLimits;
 use super::program_memory::ProgramMemory;
-use super::queue_memory::{Queue, QueueMemory};
+use super::queue_memory::{Queue, QueueMemory, Quota};
 use super::seqpacket::Peer;
 use super::server::Shared;
 use crate::lcore::message::{Command, ContextId, EventPipe, NewContext, Reply};
@@ -94,7 +94,10 @@ impl Context {
             id: shared.next_context(),
             nic,
             file: file.clone(),
-            queues: QueueMemory::new(shared.config.limits.max_queue_bytes),
+            queues: QueueMemory::new(Quota {
+                used: shared.queue_bytes(peer.pid),
+                limit: shared.config.limits.max_queue_bytes,
+            }),
             program,
             async_fd: Some(async_fd),
             pds: HashSet::new(),

@@ -48,7 +48,9 @@ pub enum CommandError {
     Zero { name: &'static str },
     #[error("this context has {limit} {what} already, which is the most it may have")]
     Quota { what: &'static str, limit: u64 },
-    #[error("no queue memory left for {bytes} bytes: a context may have {limit}")]
+    #[error(
+        "no queue memory left for {bytes} bytes: a process may have {limit} in all its contexts"
+    )]
     QueueMemory { bytes: u64, limit: u64 },
     #[error("access flags {0:#x}: remote write and remote atomic need local write")]
     RemoteWithoutLocal(u32),

@@ -33,7 +33,7 @@ pub struct DeviceLimits {
     pub local_ca_ack_delay: u8,
     /// Completion vectors: one, as one lcore serves a context.
     pub comp_vectors: u32,
-    /// Bytes of queue memory that one context may have.
+    /// Bytes of queue memory that the contexts of one process may have together.
     pub max_queue_bytes: u64,
     /// Connections at once: each is a thread here.
     pub max_connections: usize,

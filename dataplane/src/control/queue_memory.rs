@@ -11,6 +11,8 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use roceline_abi::layout::{FILE_BYTES, QUEUE_FLOOR};
 use roceline_abi::queue::{Q_DATA, Q_INDEX_MASK, Q_LOG2_ELEM_SIZE};
@@ -96,31 +98,55 @@ pub struct QueueMemory {
     /// All below this offset, down to the floor, is free.
     lowest: u64,
     used: u64,
-    limit: u64,
+    quota: Quota,
+}
+
+/// What all contexts of a program may have together.
+#[derive(Clone, Debug)]
+pub struct Quota {
+    /// Bytes in use.
+    pub used: Arc<AtomicU64>,
+    /// Bytes at most.
+    pub limit: u64,
+}
+
+impl Quota {
+    fn take(&self, bytes: u64) -> bool {
+        let more = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.limit);
+        self.used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
+            .is_ok()
+    }
+
+    fn give(&self, bytes: u64) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Drop for QueueMemory {
+    fn drop(&mut self) {
+        self.quota.give(self.used);
+    }
 }
 
 impl QueueMemory {
-    /// All of a context file's queue range, of which `limit` bytes may be in use at once.
-    pub fn new(limit: u64) -> QueueMemory {
+    /// All of a context file's queue range.
+    pub fn new(quota: Quota) -> QueueMemory {
         QueueMemory {
             holes: BTreeMap::new(),
             lowest: FILE_BYTES,
             used: 0,
-            limit,
+            quota,
         }
     }
 
     /// A zeroed, populated queue with its header written.
     pub fn alloc(&mut self, file: &ContextFile, shape: Shape) -> Result<Queue, CommandError> {
         let bytes = shape.bytes();
-        let error = CommandError::QueueMemory {
-            bytes,
-            limit: self.limit,
-        };
-        if bytes > self.limit.saturating_sub(self.used) {
-            return Err(error);
-        }
-        let offset = self.take(bytes).ok_or(error)?;
+        let limit = self.quota.limit;
+        let offset = self
+            .take(bytes)
+            .ok_or(CommandError::QueueMemory { bytes, limit })?;
         let queue = Queue {
             offset,
             bytes,
@@ -150,6 +176,18 @@ impl QueueMemory {
 
     /// The highest free range of `bytes`.
     fn take(&mut self, bytes: u64) -> Option<u64> {
+        if !self.quota.take(bytes) {
+            return None;
+        }
+        let offset = self.find(bytes);
+        match offset {
+            Some(_) => self.used += bytes,
+            None => self.quota.give(bytes),
+        }
+        offset
+    }
+
+    fn find(&mut self, bytes: u64) -> Option<u64> {
         let hole = self
             .holes
             .iter()
@@ -172,13 +210,13 @@ impl QueueMemory {
             self.lowest = offset;
             offset
         };
-        self.used += bytes;
         Some(offset)
     }
 
     /// Returns a range and joins it with free neighbours.
     fn give(&mut self, offset: u64, bytes: u64) {
         self.used -= bytes;
+        self.quota.give(bytes);
         let (mut start, mut len) = (offset, bytes);
         if let Some(next) = self.holes.remove(&(offset + bytes)) {
             len += next;
@@ -254,7 +292,13 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use roceline_abi::queue::{Q_CONSUMER, Q_PRODUCER};
-    use std::sync::atomic::Ordering;
+
+    fn memory(limit: u64) -> QueueMemory {
+        QueueMemory::new(Quota {
+            used: Arc::default(),
+            limit,
+        })
+    }
 
     #[test]
     fn shapes_are_those_of_the_rxe_driver() {
@@ -277,7 +321,7 @@ mod tests {
     #[test]
     fn a_queue_has_its_header_and_is_zero_again_when_reused() {
         let file = ContextFile::create().unwrap();
-        let mut memory = QueueMemory::new(1 << 20);
+        let mut memory = memory(1 << 20);
         let queue = memory.alloc(&file, Shape::new(15, 64)).unwrap();
         let first = queue.offset();
         assert_eq!(first % PAGE, 0);
@@ -306,7 +350,7 @@ mod tests {
     #[test]
     fn offsets_fall_and_the_quota_holds() {
         let file = ContextFile::create().unwrap();
-        let mut memory = QueueMemory::new(3 * PAGE);
+        let mut memory = memory(3 * PAGE);
         let shape = Shape::new(31, 64);
         let a = memory.alloc(&file, shape).unwrap();
         let b = memory.alloc(&file, shape).unwrap();
@@ -320,12 +364,34 @@ mod tests {
         assert!(memory.alloc(&file, shape).is_ok());
     }
 
+    #[test]
+    fn a_programs_contexts_share_one_quota() {
+        let file = ContextFile::create().unwrap();
+        let quota = Quota {
+            used: Arc::default(),
+            limit: 2 * PAGE,
+        };
+        let mut first = QueueMemory::new(quota.clone());
+        let mut second = QueueMemory::new(quota.clone());
+        let shape = Shape::new(31, 64);
+        let _queue = first.alloc(&file, shape).unwrap();
+        let queue = second.alloc(&file, shape).unwrap();
+        assert!(second.alloc(&file, shape).is_err());
+        second.free(&file, queue);
+        assert_eq!(quota.used.load(Ordering::Relaxed), PAGE);
+        // A context that ends gives back what it had.
+        drop(first);
+        assert_eq!(quota.used.load(Ordering::Relaxed), 0);
+        let _a = second.alloc(&file, shape).unwrap();
+        let _b = second.alloc(&file, shape).unwrap();
+    }
+
     proptest! {
         #[test]
         fn ranges_never_overlap_and_all_come_back(
             steps in proptest::collection::vec((any::<bool>(), 1u64..40, any::<prop::sample::Index>()), 1..200)
         ) {
-            let mut memory = QueueMemory::new(FILE_BYTES);
+            let mut memory = memory(FILE_BYTES);
             let mut live: Vec<(u64, u64)> = Vec::new();
             for (alloc, pages, which) in steps {
                 if alloc || live.is_empty() {
@@ -353,7 +419,7 @@ mod tests {
 
         #[test]
         fn the_end_of_the_file_is_the_end(blocks in 1u64..20) {
-            let mut memory = QueueMemory::new(u64::MAX);
+            let mut memory = memory(u64::MAX);
             let bytes = (FILE_BYTES - QUEUE_FLOOR) / blocks / PAGE * PAGE;
             for _ in 0..blocks {
                 prop_assert!(memory.take(bytes).is_some());

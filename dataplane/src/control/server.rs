@@ -39,8 +39,15 @@ pub struct Shared {
 struct Sessions {
     next: u64,
     live: HashMap<u64, Live>,
-    per_process: HashMap<i32, usize>,
+    processes: HashMap<i32, Process>,
     closing: bool,
+}
+
+/// What the connections of one process have together.
+#[derive(Default)]
+struct Process {
+    connections: usize,
+    queue_bytes: Arc<AtomicU64>,
 }
 
 struct Live {
@@ -106,6 +113,15 @@ impl Shared {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Count of the queue memory of a process.
+    pub fn queue_bytes(&self, pid: i32) -> Arc<AtomicU64> {
+        self.sessions()
+            .processes
+            .get(&pid)
+            .map(|own| own.queue_bytes.clone())
+            .unwrap_or_default()
+    }
+
     fn enter(&self, socket: &Arc<OwnedFd>, pid: i32) -> Result<u64, &'static str> {
         let limits = &self.config.limits;
         let mut sessions = self.sessions();
@@ -115,11 +131,16 @@ impl Shared {
         if sessions.live.len() >= limits.max_connections {
             return Err("too many connections to this daemon");
         }
-        let own = sessions.per_process.entry(pid).or_default();
-        if *own >= limits.max_connections_per_process {
+        let own = sessions.processes.entry(pid).or_default();
+        // PID 0 stands for all processes of PID namespaces that we do not see.
+        let limit = match pid {
+            0 => limits.max_connections / 2,
+            _ => limits.max_connections_per_process,
+        };
+        if own.connections >= limit {
             return Err("too many connections of one process");
         }
-        *own += 1;
+        own.connections += 1;
         let id = sessions.next;
         sessions.next += 1;
         sessions.live.insert(
@@ -135,10 +156,10 @@ impl Shared {
     fn leave(&self, id: u64) {
         let mut sessions = self.sessions();
         if let Some(Live { pid, .. }) = sessions.live.remove(&id) {
-            if let Some(own) = sessions.per_process.get_mut(&pid) {
-                *own -= 1;
-                if *own == 0 {
-                    sessions.per_process.remove(&pid);
+            if let Some(own) = sessions.processes.get_mut(&pid) {
+                own.connections -= 1;
+                if own.connections == 0 {
+                    sessions.processes.remove(&pid);
                 }
             }
         }
@@ -229,6 +250,7 @@ impl Server {
             let path = path.clone();
             move |source| ControlError::Socket { what, path, source }
         };
+        raise_descriptor_limit();
         let socket = bind(&path)?;
         let meta = std::fs::metadata(&path).map_err(failed("looking at"))?;
         let file = SocketFile {
@@ -350,6 +372,21 @@ fn bind(path: &Path) -> Result<OwnedFd, ControlError> {
     let socket = seqpacket::socket().map_err(failed("making a socket for"))?;
     seqpacket::listen(socket.as_fd(), &address).map_err(failed("listening on"))?;
     Ok(socket)
+}
+
+/// An open device costs about eight descriptors, a completion channel two; the usual soft limit of 1,024 is for
+/// programs that use select(2).
+fn raise_descriptor_limit() {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: fills in one rlimit.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } == 0 {
+        limit.rlim_cur = limit.rlim_max;
+        // SAFETY: reads one rlimit; raising the soft limit up to the hard one needs no privilege.
+        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
+    }
 }
 
 fn accept_loop(shared: &Arc<Shared>, listener: &OwnedFd, stop: &OwnedFd) {

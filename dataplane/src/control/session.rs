@@ -86,7 +86,7 @@ impl Session<'_> {
             }
             let sent = match self.request(&header, &bytes[HEADER..], packet.fds) {
                 Ok(response) => self.reply(response),
-                Err(error) => self.refuse(&header, &error),
+                Err(error) => self.refuse(&header, &bytes[HEADER..], &error),
             };
             if !sent {
                 return;
@@ -203,17 +203,32 @@ impl Session<'_> {
         }
     }
 
-    fn refuse(&self, header: &RequestHeader, error: &CommandError) -> bool {
+    fn refuse(&self, header: &RequestHeader, payload: &[u8], error: &CommandError) -> bool {
+        let kind = Kind::from_u32(header.kind);
         let (pid, errno) = (self.peer.pid, error.errno());
+        let device = self.context.as_ref().map_or("", |c| c.nic().name.as_str());
+        let command = match kind {
+            Some(Kind::Uverbs) => uverbs::name(payload),
+            Some(Kind::OpenDevice) => "open",
+            Some(Kind::Query) => "query",
+            Some(Kind::CloseChannel) => "close channel",
+            None => "unknown",
+        };
         if error.is_probe() {
-            tracing::debug!(pid, errno, "{error}");
+            tracing::debug!(pid, device, command, errno, "{error}");
         } else {
-            tracing::warn!(pid, errno, "{error}");
+            tracing::warn!(pid, device, command, errno, "{error}");
         }
         // A query's sentence goes to the person who asked; a program's call has room for the errno only.
         let text = error.to_string();
-        let query = Kind::from_u32(header.kind) == Some(Kind::Query);
-        self.reply_error(errno, if query { text.as_bytes() } else { &[] })
+        self.reply_error(
+            errno,
+            if kind == Some(Kind::Query) {
+                text.as_bytes()
+            } else {
+                &[]
+            },
+        )
     }
 
     fn reply_error(&self, errno: i32, payload: &[u8]) -> bool {

@@ -226,6 +226,25 @@ pub fn execute(context: &mut Context, bytes: &[u8]) -> Result<Answer, CommandErr
     handler(context, &call)
 }
 
+/// The method that a command's number names.
+fn method_of(command: u32) -> Option<&'static Method> {
+    let number = command & COMMAND_MASK;
+    if command & FLAG_EXTENDED == 0 {
+        METHODS.get(number as usize).and_then(Option::as_ref)
+    } else {
+        EX_METHODS
+            .iter()
+            .find(|(n, _)| *n == number)
+            .map(|(_, method)| method)
+    }
+}
+
+/// The name of a command, for messages.
+pub fn name(bytes: &[u8]) -> &'static str {
+    let method = CmdHdr::from_bytes(bytes).and_then(|hdr| method_of(hdr.command));
+    method.map_or("unknown", |method| method.name)
+}
+
 fn decode(bytes: &[u8]) -> Result<(Handler, Call<'_>), CommandError> {
     const HDR: usize = size_of::<CmdHdr>();
     const EX_HDR: usize = size_of::<ExCmdHdr>();
@@ -245,10 +264,7 @@ fn decode(bytes: &[u8]) -> Result<(Handler, Call<'_>), CommandError> {
         return Err(CommandError::UnknownCommand(hdr.command));
     }
     if hdr.command & FLAG_EXTENDED == 0 {
-        let method = METHODS
-            .get(number as usize)
-            .and_then(Option::as_ref)
-            .ok_or(CommandError::UnknownCommand(hdr.command))?;
+        let method = method_of(hdr.command).ok_or(CommandError::UnknownCommand(hdr.command))?;
         let handler = method
             .handler
             .ok_or(CommandError::Unsupported(method.name))?;
@@ -272,11 +288,7 @@ fn decode(bytes: &[u8]) -> Result<(Handler, Call<'_>), CommandError> {
         return Ok((handler, call));
     }
 
-    let method = EX_METHODS
-        .iter()
-        .find(|(n, _)| *n == number)
-        .map(|(_, m)| m);
-    let method = method.ok_or(CommandError::UnknownExtended(number))?;
+    let method = method_of(hdr.command).ok_or(CommandError::UnknownExtended(number))?;
     let handler = method
         .handler
         .ok_or(CommandError::Unsupported(method.name))?;
