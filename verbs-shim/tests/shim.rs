@@ -1,0 +1,220 @@
+//! The shim against a stub daemon: what a program sees of paths, fds and commands (`shim_probe.c` looks from inside).
+
+mod support;
+
+use std::process::{Command, Output, Stdio};
+
+use support::{Manner, Scratch, Seen, Stub, compile, shimmed, text, write_tree};
+
+struct Bench {
+    scratch: Scratch,
+    stub: Stub,
+}
+
+impl Bench {
+    fn new(name: &str, manner: Manner) -> Bench {
+        let scratch = Scratch::new(name);
+        let stub = Stub::start(&scratch.socket(), manner);
+        Bench { scratch, stub }
+    }
+
+    fn probe(&self, case: &str) -> Command {
+        let program = compile(&self.scratch, "probe", &["shim_probe.c"], &[]);
+        let mut command = shimmed(program, &self.scratch.socket());
+        command.arg(case);
+        command
+    }
+}
+
+fn passes(case: &str) -> Vec<Seen> {
+    let bench = Bench::new(case, Manner::default());
+    let output = bench.probe(case).output().expect("the probe");
+    assert!(output.status.success(), "{}", text(&output));
+    bench.stub.seen.try_iter().collect()
+}
+
+#[test]
+fn paths_lead_to_the_tree_and_back() {
+    passes("paths");
+}
+
+#[test]
+fn an_opened_device_looks_like_one() {
+    let seen = passes("open");
+    let Some(Seen::Opened {
+        device,
+        program,
+        has_memory: true,
+    }) = seen.first()
+    else {
+        panic!("{seen:?}");
+    };
+    assert_eq!(device, "roce0");
+    // All contexts of a program carry the same number.
+    let programs: Vec<_> = seen
+        .iter()
+        .filter_map(|s| match s {
+            Seen::Opened { program, .. } => Some(program),
+            Seen::Closed => None,
+        })
+        .collect();
+    assert!(
+        programs.len() == 3 && programs.iter().all(|p| *p == program),
+        "{programs:?}"
+    );
+}
+
+#[test]
+fn commands_reach_the_daemon_and_answers_are_cut_to_size() {
+    passes("commands");
+}
+
+#[test]
+fn doorbells_and_arm_words_are_where_the_lcore_looks() {
+    passes("doorbells");
+}
+
+#[test]
+fn completion_channels_go_by_handle() {
+    passes("channels");
+}
+
+#[test]
+fn duplicates_share_the_context() {
+    passes("dup");
+}
+
+#[test]
+fn hidden_fds_survive_a_program_that_closes_all() {
+    passes("hidden");
+}
+
+#[test]
+fn a_reused_fd_is_a_file_again() {
+    passes("reuse");
+}
+
+#[test]
+fn vforked_and_spawned_children_leave_the_parent_alone() {
+    passes("spawn");
+}
+
+#[test]
+fn many_contexts_come_and_go() {
+    let seen = passes("many");
+    let opened = seen.iter().filter(|s| **s != Seen::Closed).count();
+    assert_eq!(opened, 220);
+}
+
+#[test]
+fn a_daemon_that_goes_gives_eio() {
+    passes("gone");
+}
+
+#[test]
+fn the_connection_ends_with_the_parent_though_a_child_lives() {
+    let bench = Bench::new("fork", Manner::default());
+    let mut probe = bench
+        .probe("fork")
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("the probe");
+    // Kept open: the second child lives until this is dropped.
+    let _stdin = probe.stdin.take();
+    let status = probe.wait().expect("its end");
+    assert!(status.success(), "{status}");
+    // The parent's context and the first child's, and the end of both.
+    let seen: Vec<_> = (0..4).map(|_| bench.stub.next()).collect();
+    let program = |s: &Seen| match s {
+        Seen::Opened { program, .. } => Some(*program),
+        Seen::Closed => None,
+    };
+    let programs: Vec<_> = seen.iter().filter_map(program).collect();
+    assert_eq!(programs.len(), 2, "{seen:?}");
+    assert_ne!(
+        programs[0], programs[1],
+        "the child is a program of its own"
+    );
+}
+
+fn refusal(case: &str, manner: Manner) -> String {
+    let bench = Bench::new(case, manner);
+    let output = bench.probe(case).output().expect("the probe");
+    assert!(output.status.success(), "{}", text(&output));
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn another_protocol_version_is_said_plainly() {
+    let said = refusal(
+        "version",
+        Manner {
+            version_skew: 41,
+            ..Manner::default()
+        },
+    );
+    assert!(
+        said.contains("version 42") && said.contains("version 1:"),
+        "{said}"
+    );
+    assert_eq!(said.lines().count(), 1, "{said}");
+}
+
+#[test]
+fn a_refusal_names_the_device() {
+    let said = refusal(
+        "denied",
+        Manner {
+            open_error: libc::EACCES,
+            ..Manner::default()
+        },
+    );
+    assert!(said.contains("refuses to open roce0"), "{said}");
+}
+
+#[test]
+fn without_a_daemon_the_socket_and_the_remedy_are_named() {
+    let scratch = Scratch::new("no-daemon");
+    write_tree(&scratch.socket());
+    let program = compile(&scratch, "probe", &["shim_probe.c"], &[]);
+    let output = shimmed(program, &scratch.socket())
+        .arg("no-daemon")
+        .output()
+        .expect("the probe");
+    assert!(output.status.success(), "{}", text(&output));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("r.sock") && said.contains("`roceline nic`"),
+        "{said}"
+    );
+    assert_eq!(said.lines().count(), 1, "{said}");
+}
+
+fn ibv_devices(scratch: &Scratch, device: Option<&str>) -> Output {
+    let mut command = shimmed("ibv_devices", &scratch.socket());
+    if let Some(device) = device {
+        command.env("ROCELINE_DEVICE", device);
+    }
+    command
+        .output()
+        .expect("ibv_devices of the package ibverbs-utils")
+}
+
+#[test]
+fn without_a_tree_there_are_no_devices_and_a_reason() {
+    let scratch = Scratch::new("no-tree");
+    let said = text(&ibv_devices(&scratch, None));
+    assert!(
+        said.contains("no daemon at") && said.contains("r.sock"),
+        "{said}"
+    );
+    assert!(!said.contains("roce0"), "{said}");
+}
+
+#[test]
+fn a_limit_to_an_unknown_device_is_named() {
+    let scratch = Scratch::new("no-device");
+    write_tree(&scratch.socket());
+    let said = text(&ibv_devices(&scratch, Some("roce9")));
+    assert!(said.contains("no device roce9"), "{said}");
+}
