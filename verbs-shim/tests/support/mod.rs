@@ -297,10 +297,8 @@ impl Session {
             17 => {
                 let mut ends = [0; 2];
                 // SAFETY: room for two fds.
-                assert_eq!(
-                    unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) },
-                    0
-                );
+                let made = unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) };
+                assert_eq!(made, 0);
                 // SAFETY: new and ours.
                 self.pipes.push(unsafe { OwnedFd::from_raw_fd(ends[1]) });
                 Answer {
