@@ -114,7 +114,7 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), DaemonError> {
             let mut lcore = Lcore::new(lcore_config, nics, pool, mailbox, wake)
                 .map_err(|source| DaemonError::System { what: "polling thread", source })?;
             lcore.run(&stop);
-            Ok(())
+            Ok::<(), DaemonError>(())
         })
     }
     .map_err(|source| DaemonError::System { what: "polling thread", source })?;

@@ -66,6 +66,9 @@ impl Default for DeviceLimits {
 
 /// Vendor id: 24 bits of an OUI; this is the value by which software devices (rxe) say "none".
 pub const VENDOR_ID: u32 = 0xff_ffff;
+/// Part id: that of a ConnectX-5. perftest switches inline data off for parts that it does not know
+/// (`ctx_set_max_inline` in its `perftest_parameters.c`), whatever the device says it can do.
+pub const VENDOR_PART_ID: u32 = 4119;
 /// Page sizes: 4 KiB and all larger powers of two.
 pub const PAGE_SIZE_CAP: u64 = 0xffff_f000;
 /// Longest message (IBTA 9.7.7: 2^31 bytes).

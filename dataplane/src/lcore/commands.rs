@@ -148,7 +148,6 @@ fn open(lcore: &mut Lcore, id: super::message::ContextId, new: NewContext) -> Se
     };
     lcore.idle.watch(&new.wake);
     let context = Context {
-        id,
         nic: new.nic as usize,
         pid: new.pid,
         bells: Doorbells::new(Arc::clone(&new.file), SLOT),
@@ -158,6 +157,7 @@ fn open(lcore: &mut Lcore, id: super::message::ContextId, new: NewContext) -> Se
         kick: false,
         ops: VecDeque::with_capacity(CAPACITY * 2),
         fault: false,
+        progress: Nanos::ZERO,
         async_events: EventWriter::new(new.async_events, 64),
         channels: Slab::new(),
         qps: Slab::new(),

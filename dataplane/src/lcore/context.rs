@@ -8,18 +8,26 @@ use std::sync::mpsc::SyncSender;
 
 use roceline_abi::layout::{ARM_NEXT, ARM_NONE, ARM_OFFSET, ARM_SOLICITED};
 use roceline_engine::memory::{Access, MrInfo};
-use roceline_engine::verbs::{QpId, RecvQueues, RecvWr};
+use roceline_engine::verbs::{MAX_SGE, QpId, RecvQueues, RecvWr};
 use roceline_engine::wire::{HeaderTemplate, Psn};
-use roceline_engine::Side;
+use roceline_engine::{Nanos, Side};
 use slab::Slab;
 
 use super::doorbell::Doorbells;
 use super::events::EventWriter;
-use super::message::{ContextId, Reply};
+use super::message::Reply;
 use super::queue::{CompletionQueue, RecvQueue, SendQueue};
 use crate::memory::ContextFile;
-use crate::memory::helper::MemHelper;
-use crate::port::Mbuf;
+use crate::memory::helper::{CAPACITY, MemHelper};
+use crate::port::{Mbuf, RX_BURST};
+
+/// A QP sends nothing more while its program has this many operations under way.
+pub const FETCH_HIGH: usize = 1024;
+/// A NIC receives nothing while a program has this many: room is left for a burst, and for what is being sent.
+pub const PLACE_LIMIT: usize = CAPACITY - FETCH_HIGH - 2 * RX_BURST * MAX_SGE;
+const _: () = assert!(PLACE_LIMIT >= 1024);
+/// A program none of whose operations ends for this long is not waited for.
+const STALLED: Nanos = Nanos::from_millis(1);
 
 /// Key of a context in the lcore's slab.
 pub type ContextKey = usize;
@@ -27,8 +35,6 @@ pub type ContextKey = usize;
 /// One open of a device by one program.
 #[derive(Debug)]
 pub struct Context {
-    /// Its name for control threads.
-    pub id: ContextId,
     /// NIC on this lcore.
     pub nic: usize,
     /// For messages only.
@@ -47,6 +53,8 @@ pub struct Context {
     pub ops: VecDeque<Op>,
     /// A piece of the operation at the front faulted.
     pub fault: bool,
+    /// When an operation last ended, or the first of those under way was begun.
+    pub progress: Nanos,
     /// Asynchronous events.
     pub async_events: EventWriter<16>,
     /// Completion channels by handle.
@@ -61,6 +69,14 @@ pub struct Context {
     pub paused: Vec<QpId>,
     /// Replied to when the last operation is done.
     pub closing: Option<SyncSender<Reply>>,
+}
+
+impl Context {
+    /// Whether it has so many operations under way that its NIC should receive nothing more for the moment. Not so if
+    /// none has ended for a while: then the program blocks its own memory, and only it may suffer.
+    pub fn holds_receive(&self, now: Nanos) -> bool {
+        self.ops.len() > PLACE_LIMIT && now.saturating_sub(self.progress) < STALLED
+    }
 }
 
 /// A completion channel.
@@ -221,9 +237,9 @@ pub struct QpTable {
 }
 
 impl QpTable {
-    /// A table for `max_qps` QPs whose numbers carry the index above `owner_bits`.
-    pub fn new(max_qps: u32, owner_bits: u32) -> QpTable {
-        let size = max_qps.next_power_of_two();
+    /// A table for numbers with `owner_bits` at the bottom and `index_bits` above them.
+    pub fn new((owner_bits, index_bits): (u32, u32)) -> QpTable {
+        let size = 1u32 << index_bits;
         let mut entries = Vec::new();
         entries.resize_with(size as usize, || None);
         QpTable { entries, shift: owner_bits, mask: size - 1 }

@@ -7,19 +7,13 @@ use roceline_engine::verbs::{AsyncKind, Completion, Event, QpId};
 use roceline_engine::wire::icrc;
 use roceline_engine::{Payload, Place, TxDesc};
 
-use super::context::{Op, OpEnd, Then};
+use super::context::{FETCH_HIGH, Op, OpEnd, Then};
 use super::nic::{LOOPBACK_LIMIT, Nic, Shared, TX_LIMIT};
 use crate::memory::helper::{CAPACITY, Direction, Piece};
 use crate::port::Mbuf;
 
 /// Bytes in front of the IP header of the packets that we build.
 const L3_OFFSET: usize = 14;
-/// A QP sends nothing more while its program has this many operations under way.
-pub const FETCH_HIGH: usize = 1024;
-/// Received packets are dropped while their program has this many: room is left for what is being sent.
-pub const PLACE_LIMIT: usize = CAPACITY - FETCH_HIGH - 1536;
-const _: () = assert!(PLACE_LIMIT >= 1024);
-
 /// Empties `shared.out`.
 pub fn drain(nic: &mut Nic, shared: &mut Shared) {
     let mut out = std::mem::take(&mut shared.out);

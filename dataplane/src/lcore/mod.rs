@@ -14,6 +14,7 @@ mod idle;
 mod mailbox;
 pub mod message;
 mod nic;
+pub mod probe;
 mod queue;
 mod snapshot;
 mod stages;
@@ -24,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use roceline_engine::{EngineConfig, Nanos, Outputs};
+use roceline_engine::{Counters, EngineConfig, Nanos, Outputs};
 use slab::Slab;
 
 pub use idle::IdlePolicy;
@@ -37,6 +38,7 @@ use context::{Context, ContextKey};
 use idle::Idle;
 use message::{ContextId, Reply};
 use nic::{Nic, Shared};
+use probe::{NoProbe, Probe, Stage};
 
 /// Requests served in one poll, so that data never waits long for control.
 const REQUESTS_PER_POLL: usize = 4;
@@ -73,7 +75,6 @@ pub struct NicConfig {
 }
 
 /// One lcore with all it owns.
-#[derive(Debug)]
 pub struct Lcore {
     nics: Vec<Nic>,
     shared: Shared,
@@ -138,28 +139,41 @@ impl Lcore {
     pub fn run(&mut self, stop: &AtomicBool) {
         while !stop.load(Ordering::Relaxed) {
             let now = Nanos(self.start.elapsed().as_nanos() as u64);
-            let work = self.poll(now);
+            let work = self.poll(now, &mut NoProbe);
             idle::rest(self, work, now);
         }
     }
 
+    /// One poll at the present time; gives the number of things done. For callers that are the loop themselves.
+    pub fn turn<P: Probe>(&mut self, probe: &mut P) -> usize {
+        let now = Nanos(self.start.elapsed().as_nanos() as u64);
+        self.poll(now, probe)
+    }
+
     /// One poll; gives the number of things done.
-    pub fn poll(&mut self, now: Nanos) -> usize {
+    pub fn poll<P: Probe>(&mut self, now: Nanos, probe: &mut P) -> usize {
         self.polls += 1;
+        probe.begin(Stage::Messages);
         let mut work = self.messages(now);
+        probe.begin(Stage::Receive);
         for nic in &mut self.nics {
             work += stages::receive(nic, &mut self.shared, now);
         }
         for i in 0..self.keys.len() {
             let key = self.keys[i];
             let nic = &mut self.nics[self.shared.contexts[key].nic];
+            probe.begin(Stage::Memory);
             work += stages::operations(nic, &mut self.shared, key, now);
+            probe.begin(Stage::Doorbells);
             work += stages::doorbells(nic, &mut self.shared, key);
         }
         for nic in &mut self.nics {
+            probe.begin(Stage::Timers);
             work += stages::timers(nic, &mut self.shared, now);
+            probe.begin(Stage::Transmit);
             work += stages::transmit(nic, &mut self.shared, now);
         }
+        probe.begin(Stage::End);
         self.end_poll(now);
         if now >= self.maintain_at {
             self.maintain_at = now + MAINTAIN;
@@ -168,6 +182,14 @@ impl Lcore {
             }
         }
         work
+    }
+
+    /// Counters of NIC `nic`.
+    ///
+    /// # Panics
+    /// If there is no such NIC.
+    pub fn counters(&self, nic: usize) -> &Counters {
+        self.nics[nic].engine.counters()
     }
 
     fn messages(&mut self, now: Nanos) -> usize {

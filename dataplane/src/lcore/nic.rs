@@ -19,7 +19,6 @@ pub const TX_HIGH: usize = 64;
 pub const TX_LIMIT: usize = 4096;
 
 /// A NIC.
-#[derive(Debug)]
 pub struct Nic {
     /// Name, addresses, limits.
     pub info: Arc<NicInfo>,
@@ -45,6 +44,8 @@ pub struct Nic {
     pub rx_packets: Vec<(u32, Packet)>,
     /// The port is outside this lcore: it must be polled even when all is quiet.
     pub polled: bool,
+    /// A program's memory cannot keep up: receive nothing in the next poll.
+    pub hold_receive: bool,
     /// `advance` has more to do now.
     pub more_due: bool,
     /// When receive queues of failed QPs are looked at next.
@@ -60,7 +61,7 @@ pub struct NicCounts {
     pub rx_not_roce: u64,
     /// Received RoCE for an address that is not ours.
     pub rx_not_ours: u64,
-    /// Dropped since the program's memory could not keep up.
+    /// Dropped since the program's memory stood still (a page that it withholds, say).
     pub rx_memory_overrun: u64,
     /// Not sent for want of an mbuf; the peer sees a loss.
     pub tx_no_mbuf: u64,
@@ -75,11 +76,12 @@ impl Nic {
     pub fn new(info: Arc<NicInfo>, port: Port, polled: bool, config: EngineConfig) -> Nic {
         let mut mrs = Vec::new();
         mrs.resize_with(config.max_mrs as usize, || None);
+        let engine = Engine::new(config);
         Nic {
             info,
-            engine: Engine::new(config),
+            qps: QpTable::new(engine.qpn_layout()),
+            engine,
             port,
-            qps: QpTable::new(config.max_qps, config.owner_bits),
             mrs,
             loopback: VecDeque::with_capacity(LOOPBACK_LIMIT + RX_BURST),
             tx: VecDeque::with_capacity(TX_LIMIT + RX_BURST),
@@ -88,6 +90,7 @@ impl Nic {
             rx_slots: [const { None }; RX_BURST],
             rx_packets: Vec::with_capacity(RX_BURST),
             polled,
+            hold_receive: false,
             more_due: false,
             errored_scan: Nanos::ZERO,
             counts: NicCounts::default(),

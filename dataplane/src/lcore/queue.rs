@@ -87,11 +87,6 @@ impl SendQueue {
         SendQueue { ring: Ring { file, loc }, head: 0, tail: 0, max_sge, max_inline }
     }
 
-    /// Whether the program has posted more.
-    pub fn has_work(&self) -> bool {
-        self.ring.producer() != self.head
-    }
-
     /// Copies the next request and its entries, and steps over it.
     pub fn take(&mut self, sges: &mut [Sge; MAX_SGE]) -> Option<SendWr> {
         if self.ring.producer() == self.head {

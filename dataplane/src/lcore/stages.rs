@@ -6,8 +6,8 @@ use roceline_engine::verbs::QpId;
 use roceline_engine::wire::{self, ParseError, icrc};
 use roceline_engine::{Nanos, Outcome};
 
-use super::context::{ContextKey, Then};
-use super::drain::{FETCH_HIGH, PLACE_LIMIT, drain, fail_overflowed, finish};
+use super::context::{ContextKey, FETCH_HIGH, PLACE_LIMIT, Then};
+use super::drain::{drain, fail_overflowed, finish};
 use super::nic::{LOOPBACK_LIMIT, Nic, Shared, TX_HIGH};
 use crate::port::RX_BURST;
 
@@ -20,6 +20,10 @@ const ERRORED_SCAN: Nanos = Nanos::from_micros(50);
 
 /// Receives a burst.
 pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
+    if std::mem::take(&mut nic.hold_receive) {
+        // The port's queue, and then the peer, wait: the emulated link loses nothing.
+        return 0;
+    }
     nic.port.rx_burst(&mut nic.rx_burst);
     while nic.rx_burst.len() < RX_BURST {
         let Some(mbuf) = nic.loopback.pop_front() else { break };
@@ -85,6 +89,7 @@ pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
 pub fn operations(nic: &mut Nic, shared: &mut Shared, key: ContextKey, now: Nanos) -> usize {
     let context = &mut shared.contexts[key];
     if context.ops.is_empty() {
+        context.progress = now;
         return 0;
     }
     let mut count = 0;
@@ -100,6 +105,10 @@ pub fn operations(nic: &mut Nic, shared: &mut Shared, key: ContextKey, now: Nano
             shared.ends.push((end, std::mem::take(&mut context.fault)));
         }
     }
+    if count > 0 {
+        context.progress = now;
+    }
+    nic.hold_receive |= context.holds_receive(now);
     if context.ops.len() < FETCH_HIGH / 2 {
         while let Some(id) = context.paused.pop() {
             if let Some(qp) = nic.qps.get_mut(id) {

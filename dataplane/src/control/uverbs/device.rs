@@ -88,6 +88,7 @@ fn device_response(nic: &NicInfo, limits: &DeviceLimits) -> QueryDeviceResp {
         max_mr_size: limits.max_mr_size,
         page_size_cap: limits::PAGE_SIZE_CAP,
         vendor_id: limits::VENDOR_ID,
+        vendor_part_id: limits::VENDOR_PART_ID,
         max_qp: limits.max_qp,
         max_qp_wr: limits.max_qp_wr,
         device_cap_flags: CAP_SYS_IMAGE_GUID | CAP_RC_RNR_NAK_GEN,

@@ -1,0 +1,100 @@
+//! Two NICs on one lcore, joined by a fabric link, with a [`Producer`] on each and a QP between them: the shortest
+//! way of a message that is still the whole datapath.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+use roceline_engine::verbs::Mtu;
+use roceline_engine::{AckPolicy, EngineConfig};
+
+use super::producer::{Producer, ProducerQp, eventfd};
+use crate::config::{Config, Preset};
+use crate::lcore::probe::NoProbe;
+use crate::lcore::{IdlePolicy, Lcore, LcoreConfig, Mailbox, NicConfig};
+use crate::memory::helper::LcoreWake;
+use crate::nic::NicInfo;
+use crate::port::{Eal, EalConfig, FabricLink, FabricLinkConfig, Mempool, MempoolConfig, Port};
+
+/// One end: a program with a QP.
+#[derive(Debug)]
+pub struct Side {
+    /// The program.
+    pub producer: Producer,
+    /// Its QP, connected.
+    pub qp: ProducerQp,
+    /// Its NIC.
+    pub info: NicInfo,
+}
+
+/// The lcore and both ends. The lcore runs on the thread that polls it.
+pub struct Pair {
+    /// Polls both NICs.
+    pub lcore: Lcore,
+    /// The end on `roce0`.
+    pub a: Side,
+    /// The end on `roce1`.
+    pub b: Side,
+    /// The packets of all.
+    pub pool: Arc<Mempool>,
+}
+
+impl Pair {
+    /// Builds it. Initialises EAL, so once in a process. `ack_policy` holds for both.
+    ///
+    /// # Errors
+    /// When EAL, memory or the lcore refuses; the error says why.
+    pub fn new(ack_policy: AckPolicy, mtu: Mtu, log2_depth: u32) -> io::Result<Pair> {
+        let config = Config::preset(Preset::Pair).map_err(io::Error::other)?;
+        let infos = config.nic_infos();
+        let eal = Eal::init(&EalConfig::default()).map_err(io::Error::other)?;
+        let pool = Mempool::new(&eal, &MempoolConfig::default()).map_err(io::Error::other)?;
+        let (end_a, end_b) = FabricLink::pair(&FabricLinkConfig {
+            mtu: infos[0].port_mtu,
+            ..FabricLinkConfig::default()
+        })
+        .map_err(io::Error::other)?;
+        let nics = [end_a, end_b]
+            .into_iter()
+            .zip(&infos)
+            .map(|(end, info)| NicConfig {
+                info: Arc::new(info.clone()),
+                port: Port::new(end),
+                polled: false,
+                engine: EngineConfig {
+                    max_qps: 1024,
+                    max_mrs: 1024,
+                    window: 256,
+                    ack_policy,
+                    owner: 0,
+                    owner_bits: 0,
+                    seed: 1,
+                },
+            })
+            .collect();
+        let wake =
+            Arc::new(LcoreWake { sleeping: AtomicU32::new(0), eventfd: eventfd()? });
+        let mailbox = Arc::new(Mailbox::new(Arc::clone(&wake)));
+        let lcore_config = LcoreConfig {
+            cpu: None,
+            helper_cpus: Arc::new([]),
+            cpus: crate::config::allowed_cpus().len(),
+            idle: IdlePolicy::Spin,
+        };
+        let mut lcore =
+            Lcore::new(lcore_config, nics, Arc::clone(&pool), Arc::clone(&mailbox), wake)?;
+        let mut poll = || {
+            lcore.turn(&mut NoProbe);
+        };
+        let mut open = |nic: u32| -> io::Result<Side> {
+            let mut producer =
+                Producer::open(Arc::clone(&mailbox), u64::from(nic) + 1, nic, 12, &mut poll)?;
+            let qp = producer.create_qp(log2_depth, &mut poll)?;
+            Ok(Side { producer, qp, info: infos[nic as usize].clone() })
+        };
+        let (a, b) = (open(0)?, open(1)?);
+        a.producer.connect(&a.qp, &a.info, &b.info, b.qp.qpn, mtu, &mut poll)?;
+        b.producer.connect(&b.qp, &b.info, &a.info, a.qp.qpn, mtu, &mut poll)?;
+        Ok(Pair { lcore, a, b, pool })
+    }
+}
