@@ -14,7 +14,7 @@ mod sge;
 mod state;
 
 use crate::counters::Counters;
-use crate::descriptor::{Outcome, Outputs, Side};
+use crate::descriptor::{Outcome, Outputs, Side, TxDesc};
 use crate::memory::{AccessError, MrAttr, MrInfo, MrTable};
 use crate::time::Nanos;
 use crate::timers::TimerWheel;
@@ -370,6 +370,16 @@ impl Engine {
     /// Where the parts of a QPN are: bits of the owner at the bottom, then bits of the index.
     pub fn qpn_layout(&self) -> (u32, u32) {
         self.qps.layout()
+    }
+
+    /// Whether a descriptor that had to wait may still be sent. Requests of a QP that has failed meanwhile may
+    /// not: their completions are out, so their buffers and queue slots may hold something else by now. Nor may
+    /// anything of a QP that was reset or destroyed.
+    #[inline]
+    pub fn is_current(&self, desc: &TxDesc) -> bool {
+        self.qps.get(desc.qp).is_some_and(|qp| {
+            qp.tx_epoch == desc.epoch && (desc.side == Side::Responder || qp.can_send())
+        })
     }
 
     /// Fires due timers and goes on with flushes (send and receive queues of QPs in ERR). True if more is due now.

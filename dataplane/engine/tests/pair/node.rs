@@ -374,6 +374,10 @@ impl Node {
                 let Some(o) = c.outgoing.pop_front() else {
                     break;
                 };
+                if !self.engine.is_current(&o.desc) {
+                    continue;
+                }
+                let c = self.connection(qp);
                 if o.fault {
                     let TxDesc {
                         epoch, side, psn, ..
@@ -418,6 +422,9 @@ impl Node {
     }
 
     fn event(&mut self, event: Event) {
+        if std::env::var_os("ROCELINE_TRACE").is_some() {
+            println!("                 {:?} {event:?}", self.gid.to_ip());
+        }
         match event {
             Event::Completion(c) => {
                 if c.recv {

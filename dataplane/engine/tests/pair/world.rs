@@ -139,7 +139,13 @@ impl World {
         let arrivals = self.link.send(from, self.now, verdict);
         if self.trace {
             let arrow = ["-->", "<--"][from];
-            println!("{:>12} {arrow} {} {:?}", self.now.0, frame.line(), arrivals);
+            println!(
+                "{:>12} {arrow} {:06x} {} {:?}",
+                self.now.0,
+                frame.dest_qpn,
+                frame.line(),
+                arrivals
+            );
         }
         for at in arrivals {
             self.inject(1 - from, frame.clone(), at);
