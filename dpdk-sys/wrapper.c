@@ -89,7 +89,6 @@ static int setup(uint16_t port, const struct rl_port_conf *conf, struct rte_memp
 
 	memset(&eth, 0, sizeof(eth));
 	eth.rxmode.mtu = conf->mtu;
-	eth.intr_conf.rxq = conf->rx_interrupt;
 
 	*stage = RL_PORT_CONFIGURE;
 	ret = rte_eth_dev_configure(port, 1, 1, &eth);

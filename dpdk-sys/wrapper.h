@@ -42,7 +42,6 @@ struct rl_port_conf {
 	uint32_t mtu; /* 0: leave alone */
 	uint16_t rx_desc;
 	uint16_t tx_desc;
-	uint8_t rx_interrupt;
 	uint8_t start; /* 0: leave it stopped */
 };
 

@@ -37,8 +37,6 @@ pub struct EthdevConfig {
     pub mtu: u32,
     /// Whether to receive frames for other MAC addresses.
     pub promiscuous: bool,
-    /// Whether to ask the driver for receive interrupts, so that an idle lcore can sleep on them.
-    pub rx_interrupt: bool,
 }
 
 impl Default for EthdevConfig {
@@ -49,7 +47,6 @@ impl Default for EthdevConfig {
             tx_descriptors: 512,
             mtu: 0,
             promiscuous: false,
-            rx_interrupt: false,
         }
     }
 }
@@ -81,7 +78,6 @@ pub struct Ethdev {
     tried: Option<Instant>,
     /// As `maintain` last saw it.
     up: bool,
-    has_interrupt: bool,
     count: Count,
     /// Fills the rx ring; freed after the port was closed.
     _pool: Arc<Mempool>,
@@ -181,7 +177,6 @@ impl Ethdev {
             started: false,
             tried: None,
             up: false,
-            has_interrupt: false,
             count: Count::default(),
             _pool: Arc::clone(pool),
             _eal: eal.clone(),
@@ -220,7 +215,6 @@ impl Ethdev {
             mtu: config.mtu,
             rx_desc: config.rx_descriptors,
             tx_desc: config.tx_descriptors,
-            rx_interrupt: config.rx_interrupt.into(),
         };
         let mut stage = sys::RL_PORT_CONFIGURE;
         // SAFETY: a valid port and pool.
@@ -245,13 +239,6 @@ impl Ethdev {
                 });
             }
         }
-        self.has_interrupt = config.rx_interrupt && self.event_fd() >= 0 && {
-            // SAFETY: a started port with its queue 0.
-            unsafe {
-                sys::rte_eth_dev_rx_intr_enable(self.port, 0) == 0
-                    && sys::rte_eth_dev_rx_intr_disable(self.port, 0) == 0
-            }
-        };
         self.up = self.link().up;
         Ok(())
     }
@@ -273,11 +260,6 @@ impl Ethdev {
             reason: strerror(ret),
             remedy,
         }
-    }
-
-    fn event_fd(&self) -> i32 {
-        // SAFETY: a valid port.
-        unsafe { sys::rte_eth_dev_rx_intr_ctl_q_get_fd(self.port, 0) }
     }
 
     /// DPDK's number of the port.
@@ -488,39 +470,17 @@ impl Driver for Ethdev {
         (ret == 0 && mac.addr_bytes != [0; 6]).then_some(mac.addr_bytes)
     }
 
+    /// None: the virtual drivers that offer receive interrupts do not keep them safe. net_virtio_user leaves its
+    /// handler registered when it is closed, and net_vhost's descriptor, once readable, stays so.
     fn rx_event(&self) -> Option<BorrowedFd<'_>> {
-        let fd = if self.has_interrupt {
-            self.event_fd()
-        } else {
-            -1
-        };
-        // SAFETY: open as long as the port is, which the borrow outlasts.
-        (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
+        None
     }
 
     fn arm_rx(&mut self) -> bool {
-        // SAFETY: a started port with its queue 0.
-        self.has_interrupt && unsafe { sys::rte_eth_dev_rx_intr_enable(self.port, 0) == 0 }
+        false
     }
 
-    fn disarm_rx(&mut self) {
-        if self.has_interrupt {
-            let mut count = [0u8; 8];
-            // SAFETY: a started port; its descriptor is an eventfd or interrupt descriptor that is read eight
-            // bytes at a time, and readable or non-blocking when the lcore wakes by it.
-            unsafe {
-                sys::rte_eth_dev_rx_intr_disable(self.port, 0);
-                let mut poll = libc::pollfd {
-                    fd: self.event_fd(),
-                    events: libc::POLLIN,
-                    revents: 0,
-                };
-                if libc::poll(&raw mut poll, 1, 0) == 1 {
-                    libc::read(poll.fd, count.as_mut_ptr().cast(), count.len());
-                }
-            }
-        }
-    }
+    fn disarm_rx(&mut self) {}
 
     fn maintain(&mut self) {
         self.up = self.link().up;

@@ -67,7 +67,8 @@ pub trait Driver: Send + 'static {
     /// Becomes readable when packets arrive on an armed port; `None` if the driver cannot tell.
     fn rx_event(&self) -> Option<BorrowedFd<'_>>;
 
-    /// Asks for one event at the next arrival. False if packets may be waiting already: poll, do not sleep.
+    /// Asks for an event at the next arrival. False if packets may be waiting already: poll, do not sleep. After
+    /// true, poll once more before sleeping, as not every driver tells of what came just before.
     fn arm_rx(&mut self) -> bool;
 
     /// Ends what [`Driver::arm_rx`] began and clears the event.
