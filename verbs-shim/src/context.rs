@@ -225,7 +225,8 @@ impl Context {
         if summary.load(Ordering::SeqCst) & bit == 0 {
             summary.fetch_or(bit, Ordering::SeqCst);
         }
-        if sleeping.load(Ordering::SeqCst) != 0 {
+        // Whoever takes the flag back makes the call; the lcore sets it anew before its next sleep.
+        if sleeping.load(Ordering::SeqCst) != 0 && sleeping.swap(0, Ordering::SeqCst) != 0 {
             self.wake_lcore();
         }
         Ok(())

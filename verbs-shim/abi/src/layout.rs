@@ -35,9 +35,10 @@ pub const QP_SLOT_SHIFT: u32 = 20;
 
 /// Offset, in a doorbell area, of the u32 that is non-zero while the lcore sleeps or is about to.
 ///
-/// The program rings a bell, then reads the flag and, if it is set, writes 1 to the wake eventfd.
-/// The lcore sets the flag, then looks at all bells once more before it sleeps. Both sides have a
-/// sequentially consistent fence between their store and their load, so one of them sees the other.
+/// The program rings a bell, then reads the flag and, if it is set, swaps it to 0 and writes 1 to the wake
+/// eventfd: one of many rings makes the call. The lcore sets the flag before each sleep, then looks at all bells
+/// once more. Both sides have a sequentially consistent fence between their store and their load, so one of them
+/// sees the other.
 pub const DB_SLEEPING: u64 = 0;
 /// Offset of the summary: `u64[16]`, bit `w` says that bell word `w` may be non-zero.
 pub const DB_SUMMARY: u64 = 128;
