@@ -295,7 +295,7 @@ fn mtu_rules(eal: &Eal) {
         ..device("net_af_packet0,iface=lo")
     };
     let error = Ethdev::open(eal, &jumbo, &af_packet).unwrap_err();
-    assert!(error.to_string().contains("framesz=8192"), "{error}");
+    assert!(error.to_string().contains("framesz=4352"), "{error}");
     let port: Port = Ethdev::open(eal, &jumbo, &device(memif)).unwrap().into();
     assert!(!port.link().up, "no client yet");
 

@@ -33,7 +33,9 @@ pub struct EthdevConfig {
     /// Tx descriptors; rounded to what the driver can.
     pub tx_descriptors: u16,
     /// Bytes of the longest IP packet; 0 leaves the driver's setting alone. net_memif and net_af_packet do not
-    /// take more than 1500 here: leave it 0 and size their buffers (`bsize`, `framesz`).
+    /// take more than 1500 here: leave it 0 and size their buffers, `bsize=4352` or
+    /// `framesz=4352,blocksz=69632,framecnt=512` (a block holds whole frames and whole pages, and a frame must
+    /// not exceed the mempool's data room).
     pub mtu: u32,
     /// Whether to receive frames for other MAC addresses.
     pub promiscuous: bool,
@@ -520,7 +522,10 @@ fn check_mtu(
     }
     let (max, remedy) = match driver {
         "net_memif" => (1500, "set mtu = 0 and give the device bsize=4352"),
-        "net_af_packet" => (1500, "set mtu = 0 and give the device framesz=8192"),
+        "net_af_packet" => (
+            1500,
+            "set mtu = 0 and give the device framesz=4352,blocksz=69632,framecnt=512",
+        ),
         _ => (
             u32::from(driver_max).min(u32::from(u16::MAX) - FRAME_OVERHEAD),
             "lower mtu, or set it to 0 to leave the driver's setting alone",
