@@ -146,7 +146,7 @@ fn other_flags() -> Vec<String> {
     let output = Command::new(&program)
         .args(["--cflags-only-other", "libdpdk"])
         .output()
-        .unwrap_or_else(|e| panic!("cannot run {}: {e}", program.display()));
+        .unwrap_or_else(|e| panic!("cannot run {}: {e}", program.to_string_lossy()));
     String::from_utf8_lossy(&output.stdout)
         .split_whitespace()
         .map(str::to_owned)
