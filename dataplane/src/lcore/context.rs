@@ -27,7 +27,7 @@ pub const FETCH_HIGH: usize = 1024;
 pub const PLACE_LIMIT: usize = CAPACITY - FETCH_HIGH - 2 * RX_BURST * MAX_SGE;
 const _: () = assert!(PLACE_LIMIT >= 1024);
 /// A program none of whose operations ends for this long is not waited for.
-const STALLED: Nanos = Nanos::from_millis(1);
+const STALLED: Nanos = Nanos::from_millis(20);
 
 /// Key of a context in the lcore's slab.
 pub type ContextKey = usize;

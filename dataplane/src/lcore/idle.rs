@@ -34,6 +34,9 @@ const LONGEST: Nanos = Nanos::from_millis(100);
 /// Longest sleep while receives may be posted to failed QPs, which ring no bell.
 const ERRORED: Nanos = Nanos::from_millis(1);
 
+/// Operations under way beyond which a busy lcore lets memory threads run that share its CPU.
+const HELPER_BACKLOG: usize = 64;
+
 /// The means to sleep.
 #[derive(Debug)]
 pub struct Idle {
@@ -112,6 +115,12 @@ impl Idle {
 pub fn rest(lcore: &mut Lcore, work: usize, now: Nanos) {
     if work > 0 {
         lcore.idle.last_work = now;
+        // Memory threads that share our CPU run when we let them: often enough to keep up, seldom enough to batch.
+        if lcore.helper_cpus.is_empty()
+            && lcore.shared.contexts.iter().any(|(_, c)| c.ops.len() > HELPER_BACKLOG)
+        {
+            std::thread::yield_now();
+        }
         return;
     }
     lcore.empty_polls += 1;
