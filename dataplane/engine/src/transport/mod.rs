@@ -14,7 +14,7 @@ mod sge;
 mod state;
 
 use crate::counters::Counters;
-use crate::descriptor::{Outcome, Outputs, Side, TxDesc};
+use crate::descriptor::{Outcome, Outputs, Side};
 use crate::memory::{AccessError, MrAttr, MrInfo, MrTable};
 use crate::time::Nanos;
 use crate::timers::TimerWheel;
@@ -356,8 +356,8 @@ impl Engine {
         !self.lists.ready.is_empty() || !self.lists.acks.is_empty()
     }
 
-    /// While paused, [`Engine::tx`] emits nothing for this QP: its program's memory cannot keep up. Timers go on.
-    /// Unpaused, the QP is ready again.
+    /// While paused, [`Engine::tx`] emits nothing for this QP: its program's memory cannot keep up. Nor does
+    /// an ACK timeout then call for a retry, since packets may still be here. Unpaused, the QP is ready again.
     pub fn pause_tx(&mut self, qp: QpId, paused: bool) {
         if let Some(qp) = self.qps.get_mut(qp) {
             qp.tx_paused = paused;
@@ -372,14 +372,14 @@ impl Engine {
         self.qps.layout()
     }
 
-    /// Whether a descriptor that had to wait may still be sent. Requests of a QP that has failed meanwhile may
+    /// Whether a descriptor that had to wait, with this QP, epoch and side, may still be sent. Requests of a QP that has failed meanwhile may
     /// not: their completions are out, so their buffers and queue slots may hold something else by now. Nor may
     /// anything of a QP that was reset or destroyed.
     #[inline]
-    pub fn is_current(&self, desc: &TxDesc) -> bool {
-        self.qps.get(desc.qp).is_some_and(|qp| {
-            qp.tx_epoch == desc.epoch && (desc.side == Side::Responder || qp.can_send())
-        })
+    pub fn is_current(&self, qp: QpId, epoch: u32, side: Side) -> bool {
+        self.qps
+            .get(qp)
+            .is_some_and(|qp| qp.tx_epoch == epoch && (side == Side::Responder || qp.can_send()))
     }
 
     /// Fires due timers and goes on with flushes (send and receive queues of QPs in ERR). True if more is due now.

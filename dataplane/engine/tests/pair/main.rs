@@ -1,6 +1,9 @@
 //! Two engines under virtual time: random programs over bad links and slow memory, and the rules of the
 //! transport one by one.
 
+#[path = "../captures/mod.rs"]
+mod captured;
+mod captures;
 mod link;
 mod memory;
 mod node;

@@ -374,14 +374,14 @@ impl Node {
                 let Some(o) = c.outgoing.pop_front() else {
                     break;
                 };
-                if !self.engine.is_current(&o.desc) {
+                let TxDesc {
+                    epoch, side, psn, ..
+                } = o.desc;
+                if !self.engine.is_current(qp, epoch, side) {
                     continue;
                 }
                 let c = self.connection(qp);
                 if o.fault {
-                    let TxDesc {
-                        epoch, side, psn, ..
-                    } = o.desc;
                     c.outgoing.retain(|later| later.desc.epoch != epoch);
                     self.engine
                         .fetch_fault(qp, epoch, side, psn, now, &mut self.out);

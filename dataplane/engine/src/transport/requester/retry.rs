@@ -57,6 +57,9 @@ pub(crate) fn on_timer(qp: &mut Qp, env: &mut Env<'_>) {
         return;
     }
     match core::mem::replace(&mut qp.req.wait, Wait::None) {
+        Wait::Ack if qp.tx_paused => {
+            qp.req.restart_ack_timer(env.now, env.timers, qp.slot);
+        }
         Wait::Ack => {
             qp.req.implied_nak_armed = true;
             if retry(qp, env) {

@@ -1,0 +1,489 @@
+//! The captures of soft-RoCE in lockstep: two engines play the two ends, and at each packet of a capture the
+//! engine at that end must have the same packet to send: opcode, PSN, A and SE bits, lengths, immediate, AETH.
+//! Packets travel from capture to engine, so each end is judged by itself.
+
+use std::collections::VecDeque;
+
+use roceline_engine::memory::{Access, MrAttr};
+use roceline_engine::verbs::*;
+use roceline_engine::wire::{Operation, Packet, Psn, parse};
+use roceline_engine::{AckPolicy, Engine, EngineConfig, Nanos, Outcome, Outputs, Side, TxDesc};
+
+use crate::captured;
+use crate::node::{PD, Queues, default_attr};
+use crate::world::{default_config, default_init};
+
+/// Where everything is, in both programs.
+const BASE: u64 = 0x10_0000;
+
+struct End {
+    engine: Engine,
+    qp: QpId,
+    queues: Queues,
+    out: Outputs,
+    lkey: u32,
+    /// Answers that are due.
+    answers: VecDeque<TxDesc>,
+    statuses: Vec<(bool, WcStatus)>,
+}
+
+/// How a capture was made, as far as it matters here.
+#[derive(Clone, Copy)]
+struct Setup {
+    mtu: Mtu,
+    access: Access,
+    /// Keys of the requests are replaced by good ones.
+    good_keys: bool,
+    timeout: u8,
+    retry_cnt: u8,
+    /// Receives are posted after this packet of the capture.
+    receive_after: usize,
+    /// Packets that did not arrive.
+    lost: &'static [usize],
+    /// Status of the last send request.
+    status: WcStatus,
+}
+
+const USUAL: Setup = Setup {
+    mtu: Mtu::M1024,
+    access: Access(6),
+    good_keys: true,
+    timeout: 0,
+    retry_cnt: 7,
+    receive_after: 0,
+    lost: &[],
+    status: WcStatus::Success,
+};
+
+impl End {
+    fn new() -> End {
+        let config = EngineConfig {
+            ack_policy: AckPolicy::PerMessage,
+            ..default_config(0)
+        };
+        let mut engine = Engine::new(config);
+        let attr = MrAttr {
+            pd: PD,
+            addr: BASE,
+            iova: BASE,
+            len: 1 << 20,
+            access: Access(7),
+        };
+        let lkey = engine.register(attr).expect("an empty table").lkey;
+        let qp = engine.create_qp(&default_init()).expect("an empty table");
+        End {
+            engine,
+            qp,
+            queues: Queues::default(),
+            out: Outputs::new(),
+            lkey,
+            answers: VecDeque::new(),
+            statuses: vec![],
+        }
+    }
+
+    fn connect(&mut self, mine: &Packet, peer: QpId, psns: [Psn; 2], setup: &Setup) {
+        let mut attr = QpAttr {
+            state: QpState::Init,
+            access: setup.access,
+            path_mtu: setup.mtu,
+            timeout: setup.timeout,
+            retry_cnt: setup.retry_cnt,
+            sq_psn: psns[0],
+            rq_psn: psns[1],
+            dest_qpn: peer.0,
+            min_rnr_timer: 17,
+            ..default_attr()
+        };
+        attr.path.sgid = mine.src;
+        attr.path.dgid = mine.dst;
+        let init = mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS;
+        for (state, given) in [
+            (QpState::Init, init),
+            (QpState::Rtr, crate::node::RTR),
+            (QpState::Rts, crate::node::RTS),
+        ] {
+            attr.state = state;
+            let given = given | mask::STATE;
+            self.engine
+                .modify_qp(self.qp, &attr, given, Nanos::ZERO, &mut self.out)
+                .expect("the usual way up");
+        }
+    }
+
+    /// Placements succeed at once; answers and statuses are kept.
+    fn settle(&mut self, now: Nanos) {
+        while !self.out.place.is_empty() || !self.out.tx.is_empty() || !self.out.events.is_empty() {
+            let places = self.out.place.clone();
+            self.answers.extend(self.out.tx.iter().copied());
+            for event in &self.out.events {
+                if let Event::Completion(c) = event {
+                    self.statuses.push((c.recv, c.status));
+                }
+            }
+            self.out.clear();
+            for p in places {
+                let (queues, out) = (&mut self.queues, &mut self.out);
+                self.engine
+                    .placed(p.qp, p.epoch, p.side, Outcome::Done, now, queues, out);
+            }
+        }
+    }
+
+    fn receive(&mut self, packet: &Packet, now: Nanos) {
+        self.engine
+            .rx(packet, 0, now, &mut self.queues, &mut self.out);
+        self.settle(now);
+    }
+
+    /// The next packet of one side that this end sends.
+    fn next(&mut self, side: Side, now: Nanos) -> Option<TxDesc> {
+        self.engine.advance(now, &mut self.queues, &mut self.out);
+        self.settle(now);
+        if !self.answers.iter().any(|d| d.side == side) {
+            self.engine.tx(1, now, &mut self.out);
+            self.settle(now);
+        }
+        let at = self.answers.iter().position(|d| d.side == side)?;
+        self.answers.remove(at)
+    }
+
+    fn post(&mut self, message: &Message, remote_key: u32, good_keys: bool) {
+        let wr = SendWr {
+            wr_id: 0,
+            opcode: Some(message.op),
+            signaled: true,
+            solicited: message.solicited,
+            fence: false,
+            inline: false,
+            num_sge: 1,
+            slot: 0,
+            length: message.len.into(),
+            imm_or_rkey: message.imm,
+            rkey: if good_keys { remote_key } else { 0xbad_0000 },
+            remote_addr: BASE,
+            compare_add: 0,
+            swap: 0,
+        };
+        let sge = Sge {
+            addr: BASE,
+            length: message.len,
+            lkey: self.lkey,
+        };
+        self.engine.post_send(self.qp, &wr, &[sge]).expect("room");
+    }
+}
+
+/// A message as its first packets show it.
+struct Message {
+    op: WrOpcode,
+    len: u32,
+    imm: u32,
+    solicited: bool,
+}
+
+/// The messages that `from` sent, each once.
+fn messages(packets: &[Packet], from: &Packet) -> Vec<Message> {
+    let mut list: Vec<Message> = Vec::new();
+    let mut next: Option<Psn> = None;
+    for p in packets
+        .iter()
+        .filter(|p| p.src == from.src && p.opcode.info().is_request())
+    {
+        if next.is_some_and(|next| p.psn.before(next)) {
+            continue;
+        }
+        let info = p.opcode.info();
+        let read = info.operation == Operation::ReadRequest;
+        let psns = if read { p.ext.dma_len.div_ceil(256) } else { 1 };
+        next = Some(p.psn.add(psns));
+        if info.position.starts() {
+            let op = match info.operation {
+                Operation::Send => WrOpcode::Send,
+                Operation::Write => WrOpcode::Write,
+                _ => WrOpcode::Read,
+            };
+            let len = if read { p.ext.dma_len } else { 0 };
+            list.push(Message {
+                op,
+                len,
+                imm: 0,
+                solicited: false,
+            });
+        }
+        let m = list
+            .last_mut()
+            .expect("a message begins with its first packet");
+        m.len += p.payload_len;
+        m.solicited |= p.solicited;
+        if p.ext.imm_or_rkey != 0 {
+            m.imm = p.ext.imm_or_rkey;
+            m.op = match m.op {
+                WrOpcode::Send => WrOpcode::SendImm,
+                WrOpcode::Write => WrOpcode::WriteImm,
+                other => other,
+            };
+        }
+    }
+    list
+}
+
+/// What must be equal.
+fn shape(p: &Packet) -> String {
+    format!(
+        "{:?} psn={:x} A={} SE={} pay={} dmalen={} imm={:x} aeth={:08x}",
+        p.opcode,
+        p.psn.get(),
+        p.ack_req,
+        p.solicited,
+        p.payload_len,
+        p.ext.dma_len,
+        p.ext.imm_or_rkey,
+        p.ext.aeth
+    )
+}
+
+fn shape_of(d: &TxDesc) -> String {
+    format!(
+        "{:?} psn={:x} A={} SE={} pay={} dmalen={} imm={:x} aeth={:08x}",
+        d.opcode,
+        d.psn.get(),
+        d.ack_req,
+        d.solicited,
+        d.len,
+        d.ext.dma_len,
+        d.ext.imm_or_rkey,
+        d.ext.aeth
+    )
+}
+
+/// Plays the RC packets of a capture.
+fn play(name: &str, setup: Setup) {
+    let captured: Vec<(usize, Nanos, Packet)> = captured::read(name)
+        .iter()
+        .filter_map(|c| Some((c.number, c.time, parse(&c.frame).ok()?.packet)))
+        .filter(|(_, _, p)| p.opcode.info().transport == roceline_engine::wire::Transport::Rc)
+        .collect();
+    let packets: Vec<Packet> = captured.iter().map(|c| c.2).collect();
+    let first = packets[0];
+    let back = Packet {
+        src: first.dst,
+        dst: first.src,
+        ..first
+    };
+    let mut ends = [End::new(), End::new()];
+    let ids = [ends[0].qp, ends[1].qp];
+    let psn = |from: &Packet| {
+        let requests = |p: &&Packet| p.src == from.src && p.opcode.info().is_request();
+        packets
+            .iter()
+            .find(requests)
+            .map_or(Psn::new(0x200), |p| p.psn)
+    };
+    let psns = [psn(&first), psn(&back)];
+    ends[0].connect(&first, ids[1], psns, &setup);
+    ends[1].connect(&back, ids[0], [psns[1], psns[0]], &setup);
+    for (i, from) in [first, back].iter().enumerate() {
+        let key = ends[1 - i].lkey;
+        for m in messages(&packets, from) {
+            ends[i].post(&m, key, setup.good_keys);
+        }
+    }
+    for (number, time, packet) in captured {
+        let at = format!("{name}, packet {number}");
+        let from = usize::from(packet.src != first.src);
+        let request = packet.opcode.info().is_request();
+        let side = if request {
+            Side::Requester
+        } else {
+            Side::Responder
+        };
+        let desc = ends[from]
+            .next(side, time)
+            .unwrap_or_else(|| panic!("{at}: nothing to send"));
+        assert_eq!(shape_of(&desc), shape(&packet), "{at}");
+        if number > setup.receive_after {
+            top_up(&mut ends);
+        }
+        if setup.lost.contains(&number) {
+            continue;
+        }
+        let mut arriving = packet;
+        arriving.dest_qpn = ids[1 - from].0;
+        if request {
+            // The programs' addresses and keys are the only things that differ.
+            arriving.ext.va = desc.ext.va;
+            arriving.ext.rkey = desc.ext.rkey;
+        }
+        ends[1 - from].receive(&arriving, time);
+    }
+    for end in &mut ends {
+        end.engine
+            .advance(Nanos::from_millis(60_000), &mut end.queues, &mut end.out);
+        end.settle(Nanos::ZERO);
+        assert!(
+            end.answers.is_empty(),
+            "{name}: more to send than was sent: {:?}",
+            end.answers
+        );
+    }
+    let sends: Vec<WcStatus> = ends[0]
+        .statuses
+        .iter()
+        .filter(|s| !s.0)
+        .map(|s| s.1)
+        .collect();
+    let asked = messages(&packets, &first).len();
+    assert_eq!(sends.len(), asked, "{name}: {sends:?}");
+    assert_eq!(sends.last(), Some(&setup.status), "{name}");
+}
+
+/// One receive at each end, big enough for all.
+fn top_up(ends: &mut [End; 2]) {
+    for end in ends {
+        let queue = end.queues.0.entry(end.qp).or_default();
+        if queue.is_empty() {
+            let mut wr = RecvWr {
+                num_sge: 1,
+                ..RecvWr::empty()
+            };
+            wr.sges[0] = Sge {
+                addr: BASE,
+                length: 1 << 16,
+                lkey: end.lkey,
+            };
+            queue.push_back(wr);
+        }
+    }
+}
+
+#[test]
+fn messages_of_every_kind_and_size() {
+    for name in [
+        "app_rc_pingpong",
+        "perf_write_lat",
+        "rc_read_multi",
+        "rc_read_multi_ipv6",
+        "rc_read_small",
+        "rc_send_exact_mtu",
+        "rc_send_imm",
+        "rc_send_inline",
+        "rc_send_multi",
+        "rc_send_multi_ipv6",
+        "rc_send_pad",
+        "rc_send_small",
+        "rc_send_solicited",
+        "rc_send_zero",
+        "rc_write_imm",
+        "rc_write_imm_ipv6",
+        "rc_write_multi",
+        "rc_write_small",
+        "rc_write_zero",
+        "srq_send",
+    ] {
+        play(name, USUAL);
+    }
+    play(
+        "rc_read_multi_mtu256",
+        Setup {
+            mtu: Mtu::M256,
+            ..USUAL
+        },
+    );
+    play(
+        "rc_send_multi_mtu4096",
+        Setup {
+            mtu: Mtu::M4096,
+            ..USUAL
+        },
+    );
+    play(
+        "rc_write_multi_mtu4096",
+        Setup {
+            mtu: Mtu::M4096,
+            ..USUAL
+        },
+    );
+}
+
+/// The connection manager's datagrams aside.
+#[test]
+fn programs_that_use_the_connection_manager() {
+    play("cm_rping", USUAL);
+    play("cm_ucmatose", USUAL);
+}
+
+#[test]
+fn loss_write_middle() {
+    play(
+        "loss_write_middle",
+        Setup {
+            lost: &[3],
+            ..USUAL
+        },
+    );
+}
+
+#[test]
+fn loss_write_ack() {
+    play(
+        "loss_write_ack",
+        Setup {
+            lost: &[6],
+            timeout: 13,
+            ..USUAL
+        },
+    );
+}
+
+#[test]
+fn loss_read_request() {
+    play(
+        "loss_read_req",
+        Setup {
+            lost: &[1],
+            timeout: 13,
+            ..USUAL
+        },
+    );
+}
+
+#[test]
+fn rnr_nak_then_ok() {
+    play(
+        "rnr_nak_then_ok",
+        Setup {
+            receive_after: 2,
+            ..USUAL
+        },
+    );
+}
+
+#[test]
+fn retry_exceeded_no_peer() {
+    let setup = Setup {
+        lost: &[1, 2, 3],
+        timeout: 11,
+        retry_cnt: 2,
+        status: WcStatus::RetryExcErr,
+        ..USUAL
+    };
+    play("retry_exceeded_no_peer", setup);
+}
+
+#[test]
+fn nak_of_keys_and_rights() {
+    let bad_key = Setup {
+        good_keys: false,
+        status: WcStatus::RemAccessErr,
+        ..USUAL
+    };
+    play("nak_rae_write_bad_rkey", bad_key);
+    play("nak_rae_read_bad_rkey", bad_key);
+    let no_read = Setup {
+        access: Access::REMOTE_WRITE,
+        status: WcStatus::RemInvReqErr,
+        ..USUAL
+    };
+    play("nak_inv_read_not_allowed", no_read);
+}
