@@ -84,7 +84,6 @@ pub struct Faults {
 pub enum Verdict {
     Pass,
     Drop,
-    Duplicate,
     /// Later by so much.
     Delay(Nanos),
 }
@@ -126,7 +125,6 @@ impl Link {
             Verdict::Drop => vec![],
             Verdict::Delay(by) => vec![at + by],
             _ if lost => vec![],
-            Verdict::Duplicate => vec![at, at + self.frame_time],
             Verdict::Pass if doubled => vec![at, at + Nanos(self.rng.below(5_000))],
             Verdict::Pass => vec![at],
         }

@@ -9,5 +9,6 @@ mod memory;
 mod node;
 mod random;
 mod rng;
+mod rules;
 mod workload;
 mod world;

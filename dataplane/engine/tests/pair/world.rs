@@ -8,7 +8,6 @@ use roceline_engine::{AckPolicy, EngineConfig, Nanos};
 
 use crate::link::{Faults, Frame, Link, Verdict};
 use crate::node::Node;
-use crate::rng::Rng;
 
 /// Decides about a frame by hand: from which node, and the frame.
 pub type Filter = Box<dyn FnMut(usize, &Frame) -> Verdict>;
@@ -27,7 +26,6 @@ pub struct World {
     /// Every frame as it was sent: from which node, when.
     pub log: Vec<(usize, Nanos, Frame)>,
     pub keep_log: bool,
-    pub rng: Rng,
     flight: BinaryHeap<Reverse<(Nanos, u64)>>,
     frames: std::collections::BTreeMap<u64, InFlight>,
     serial: u64,
@@ -72,7 +70,6 @@ impl World {
             filter: None,
             log: Vec::new(),
             keep_log: true,
-            rng: Rng::new(config.seed ^ 0x77),
             flight: BinaryHeap::new(),
             frames: Default::default(),
             serial: 0,
@@ -185,14 +182,6 @@ impl World {
     /// Goes on for so long.
     pub fn run_for(&mut self, time: Nanos) {
         self.run_until(self.now + time);
-    }
-
-    /// The wire as lines, `>` from node 0 and `<` from node 1.
-    pub fn lines(&self) -> Vec<String> {
-        self.log
-            .iter()
-            .map(|(from, _, f)| format!("{} {}", ["> ", "< "][*from].trim(), f.line()))
-            .collect()
     }
 
     /// Frames that node `from` sent, as opcode names.

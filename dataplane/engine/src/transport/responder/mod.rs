@@ -187,9 +187,10 @@ pub(crate) fn emit_owed_ack(qp: &mut Qp, env: &mut Env<'_>) {
         return;
     }
     if qp.resp.active != 0 {
-        // Responses go first: an ACK now would tell the peer that they were lost.
+        // Responses go first: an ACK now would tell the peer that they were lost. New ones also acknowledge
+        // what is before them; repeated ones do not.
         qp.resp.ack_owed = false;
-        qp.resp.reack = true;
+        qp.resp.reack = !qp.resp.answers_anew();
         return;
     }
     emit_ack(qp, qp.resp.done, Syndrome::ACK, env);

@@ -57,6 +57,12 @@ impl Responder {
         slot
     }
 
+    /// Whether a READ is being answered for the first time.
+    pub(super) fn answers_anew(&self) -> bool {
+        let active = |slot: usize| self.active & 1 << slot != 0;
+        (0..self.reads.len()).any(|slot| active(slot) && !self.reads[slot].answered)
+    }
+
     /// The active job with the lowest PSN: slots are taken in PSN order, the oldest is at `next_read`.
     fn oldest_active(&self) -> usize {
         let from_oldest = self.active.rotate_right(u32::from(self.next_read));
@@ -176,6 +182,7 @@ fn respond(qp: &mut Qp, env: &mut Env<'_>) {
     if !answered {
         // It acknowledges everything before it.
         r.ack_owed = false;
+        r.reack = false;
     }
     env.out.tx.push(TxDesc {
         qp: qp.id,
