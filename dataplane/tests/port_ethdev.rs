@@ -169,6 +169,16 @@ fn null_sends_and_receives(eal: &Eal) {
     drop(port);
     assert_eq!(pool.available(), 512);
 
+    // A port has one owner, whom a second one does not disturb.
+    let mut first: Port = Ethdev::open(eal, &pool, &device("net_null0,size=64"))
+        .unwrap()
+        .into();
+    let error = Ethdev::open(eal, &pool, &device("net_null0")).unwrap_err();
+    assert!(matches!(error, PortError::InUse { .. }), "{error}");
+    assert_eq!(first.rx_burst(&mut burst), RX_BURST);
+    burst.clear();
+    drop(first);
+
     // The same name again: closing the port removed the device.
     drop(Ethdev::open(eal, &pool, &device("net_null0,size=64")).unwrap());
 }
@@ -298,6 +308,11 @@ fn mtu_rules(eal: &Eal) {
     assert!(error.to_string().contains("framesz=4352"), "{error}");
     let port: Port = Ethdev::open(eal, &jumbo, &device(memif)).unwrap().into();
     assert!(!port.link().up, "no client yet");
+
+    // Polling threads register after their ports were opened, and ports may be opened after that.
+    std::thread::scope(|scope| {
+        scope.spawn(|| drop(eal.register_thread().unwrap()));
+    });
 
     // The driver alone would go on listening, with a handler whose memory is freed.
     let listens = || {

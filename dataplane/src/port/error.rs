@@ -87,6 +87,12 @@ pub enum PortError {
         /// DPDK's words.
         reason: String,
     },
+    /// The device has an owner.
+    #[error("device `{device}` is open already; give each NIC a device of its own")]
+    InUse {
+        /// As configured.
+        device: String,
+    },
     /// The driver cannot carry that MTU.
     #[error("device `{device}` ({driver}) cannot take mtu = {mtu}: it allows {max}; {remedy}")]
     Mtu {

@@ -4,11 +4,12 @@
 //! What drivers do differently is levelled here: frames of several segments are made one (or counted and
 //! dropped), frames for a link that is down do not wait for ever, a net_memif client finds its server again.
 
+use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, c_char};
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use dpdk_sys as sys;
@@ -21,6 +22,9 @@ const FRAME_OVERHEAD: u32 = 18;
 
 /// How long a net_memif client's hand-shake may take.
 const RECONNECT_AFTER: Duration = Duration::from_secs(1);
+
+/// Ports that have an owner.
+static OPEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 
 /// Which device, and how to run it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,7 +117,7 @@ impl Ethdev {
     ///
     /// # Errors
     ///
-    /// When there is no such device, when the MTU does not suit the driver or the mempool, and when the driver
+    /// When there is no such device or it is open already, when the MTU does not suit the driver or the mempool, and when the driver
     /// refuses to start.
     pub fn open(
         eal: &Eal,
@@ -159,6 +163,15 @@ impl Ethdev {
                 (port, is_virtual(name).then_some(c_name))
             }
         };
+        if !OPEN
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(port)
+        {
+            return Err(PortError::InUse {
+                device: device.clone(),
+            });
+        }
         let mut ethdev = Ethdev {
             port,
             // SAFETY: the address of an element of a static array; the port number is below its length.
@@ -506,6 +519,9 @@ impl Drop for Ethdev {
         let made = self.made.as_ref().map_or(ptr::null(), |name| name.as_ptr());
         // SAFETY: a valid port, not used after this; the pool behind its rx ring is still there.
         unsafe { sys::rl_port_close(self.port, made) }
+        OPEN.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&self.port);
     }
 }
 

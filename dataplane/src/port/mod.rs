@@ -38,7 +38,8 @@ pub type Counters = Vec<(&'static str, u64)>;
 
 /// What moves frames.
 pub trait Driver: Send + 'static {
-    /// Appends up to [`RX_BURST`] received packets, each of one segment; returns how many.
+    /// Appends up to [`RX_BURST`] received packets, each of one segment; returns how many. Leave that much room:
+    /// drivers that receive with vector instructions may deliver nothing into less.
     fn rx_burst(&mut self, burst: &mut Burst) -> usize;
 
     /// Takes packets from the front of `burst`, in order, as long as there is room for them; returns how many it
