@@ -164,7 +164,7 @@ impl Node {
     }
 
     /// To ERR or RESET.
-    pub fn to_state(&mut self, qp: QpId, state: QpState, now: Nanos) {
+    pub fn enter(&mut self, qp: QpId, state: QpState, now: Nanos) {
         if state == QpState::Reset {
             // The caller's own queues are emptied with the QP.
             let c = self.connection(qp);

@@ -510,7 +510,7 @@ impl Run {
             other => panic!("a QP failed with {other:?}"),
         }
         let (there, peer) = (1 - self.flows[i].from, self.flows[i].peer);
-        self.world.nodes[there].to_state(peer, QpState::Err, self.world.now);
+        self.world.nodes[there].enter(peer, QpState::Err, self.world.now);
     }
 
     fn check_end(&mut self) {

@@ -127,9 +127,9 @@ impl Bench {
         self.node(n).engine.query_qp(qp).expect("it exists").0
     }
 
-    pub fn to_state(&mut self, n: usize, state: QpState) {
+    pub fn enter(&mut self, n: usize, state: QpState) {
         let (qp, now) = (self.ids[n], self.w.now);
-        self.node(n).to_state(qp, state, now);
+        self.node(n).enter(qp, state, now);
     }
 
     /// Runs until nothing happens any more.

@@ -18,8 +18,8 @@ fn in_err_both_queues_are_flushed_in_order_and_later_posts_too() {
         b.receive(100);
     }
     b.run();
-    b.to_state(0, QpState::Err);
-    b.to_state(1, QpState::Err);
+    b.enter(0, QpState::Err);
+    b.enter(1, QpState::Err);
     b.run();
     assert_eq!(b.done(0), [0, 1, 2, 3, 4].map(|i| (i, WrFlushErr)));
     assert_eq!(
@@ -45,7 +45,7 @@ fn unsignalled_requests_are_flushed_with_completions() {
         wr.signaled = false;
         b.post_wr(wr, &list);
     }
-    b.to_state(0, QpState::Err);
+    b.enter(0, QpState::Err);
     b.run();
     assert_eq!(b.done(0).len(), 3);
 }
@@ -56,7 +56,7 @@ fn a_receive_in_progress_is_flushed_first() {
     b.receive(5000);
     b.receive(5000);
     b.inject(Opcode::RC_SEND_FIRST, 0x100, 1024, ExtHeaders::default());
-    b.to_state(1, QpState::Err);
+    b.enter(1, QpState::Err);
     b.run();
     assert_eq!(b.done(1), [(1000, WrFlushErr), (1001, WrFlushErr)]);
 }
@@ -76,7 +76,7 @@ fn a_flush_waits_for_placements_under_way() {
     b.receive(100);
     b.inject(Opcode::RC_SEND_ONLY, 0x100, 64, ExtHeaders::default());
     assert_eq!(b.node(1).pending(), 1);
-    b.to_state(1, QpState::Err);
+    b.enter(1, QpState::Err);
     while b.w.poll() {}
     assert!(b.done(1).is_empty());
     b.run();
@@ -96,7 +96,7 @@ fn a_flush_waits_for_placements_under_way() {
         }
         b.w.now = b.w.next_time().expect("the response is on its way");
     }
-    b.to_state(0, QpState::Err);
+    b.enter(0, QpState::Err);
     while b.w.poll() {}
     assert!(b.done(0).is_empty());
     b.run();
@@ -157,8 +157,8 @@ fn reset_drops_everything_and_ghosts_find_nothing() {
     b.post(Send, 64);
     b.post(Write, 64);
     b.w.run_for(Nanos::from_micros(110));
-    b.to_state(0, QpState::Reset);
-    b.to_state(1, QpState::Reset);
+    b.enter(0, QpState::Reset);
+    b.enter(1, QpState::Reset);
     b.w.filter = None;
     b.done(1);
     let attr = QpAttr {
@@ -196,7 +196,7 @@ fn placements_of_before_a_reset_are_not_counted_after_it() {
     };
     let ext = b.reth(64);
     b.inject(Opcode::RC_WRITE_ONLY, 0x100, 64, ext);
-    b.to_state(1, QpState::Reset);
+    b.enter(1, QpState::Reset);
     let (qp, peer, now) = (b.ids[1], b.ids[0].0, b.w.now);
     b.node(1).connect(
         qp,
@@ -214,7 +214,7 @@ fn placements_of_before_a_reset_are_not_counted_after_it() {
 #[test]
 fn comm_est_comes_once_with_the_first_request_in_rtr() {
     let mut b = Bench::new();
-    b.to_state(1, QpState::Reset);
+    b.enter(1, QpState::Reset);
     let (qp, now, peer) = (b.ids[1], b.w.now, b.ids[0].0);
     let mut attr = QpAttr {
         dest_qpn: peer,
