@@ -147,12 +147,22 @@ impl Outputs {
         }
     }
 
+    /// Arrays without room, which cost no allocation: what stands in while a caller works the real ones off.
+    pub const fn hollow() -> Outputs {
+        Outputs { tx: Vec::new(), slices: Vec::new(), place: Vec::new(), events: Vec::new() }
+    }
+
     /// Whether any engine call can be made without emptying the arrays first.
     pub fn has_room(&self) -> bool {
         self.tx.len() + Self::TX_PER_CALL <= Self::TX
             && self.slices.len() + 32 <= Self::SLICES
             && self.place.len() < Self::PLACE
             && self.events.len() + Self::EVENTS_PER_CALL <= Self::EVENTS
+    }
+
+    /// Whether nothing is to be done.
+    pub fn is_empty(&self) -> bool {
+        self.tx.is_empty() && self.place.is_empty() && self.events.is_empty()
     }
 
     /// Empties all arrays.

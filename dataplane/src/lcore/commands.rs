@@ -12,7 +12,7 @@ use roceline_engine::Nanos;
 use slab::Slab;
 
 use super::Lcore;
-use super::context::{Channel, Context, ContextKey, Cq, Mr, Pd, Qp, Then};
+use super::context::{Channel, Context, ContextKey, Cq, Mr, Pd, Qp};
 use super::doorbell::Doorbells;
 use super::drain::drain;
 use super::events::EventWriter;
@@ -361,7 +361,6 @@ fn create_qp(nic: &mut Nic, shared: &mut Shared, key: ContextKey, new: NewQp) ->
         tx_waiting: 0,
         in_sends: false,
         paused: false,
-        discard_epoch: None,
     }));
     Ok(Reply::Qp { handle, qpn: id.0 })
 }
@@ -403,24 +402,12 @@ fn modify_qp(
         qp.sq.reset();
         qp.rq.reset();
         qp.template = None;
-        discard_packets(shared, key, id);
     } else if !qp.in_sends {
         // Requests may have been posted before the state allowed them to be read.
         qp.in_sends = true;
         shared.contexts[key].sends.push_back(id);
     }
     Ok(Reply::Done)
-}
-
-/// Packets of a QP that wait for their payload are not to be sent.
-fn discard_packets(shared: &mut Shared, key: ContextKey, id: QpId) {
-    for op in &mut shared.contexts[key].ops {
-        if let Some(end) = &mut op.end {
-            if end.qp == id && end.then == Then::Send {
-                end.then = Then::Discard;
-            }
-        }
-    }
 }
 
 /// Frees a QP; gives the number of its asynchronous events and their element.
@@ -431,7 +418,6 @@ fn destroy_qp(
     id: QpId,
 ) -> (u32, u64) {
     let _ = nic.engine.destroy_qp(id);
-    discard_packets(shared, key, id);
     let Some(qp) = nic.qps.remove(id) else { return (0, 0) };
     let context = &mut shared.contexts[key];
     context.qps.try_remove(qp.handle as usize);

@@ -117,8 +117,6 @@ pub struct OpEnd {
 pub enum Then {
     /// The payload was fetched: send the packet.
     Send,
-    /// The payload was fetched for nothing: the QP was reset or destroyed.
-    Discard,
     /// The payload was placed: tell the engine.
     Placed,
 }
@@ -224,8 +222,6 @@ pub struct Qp {
     pub in_sends: bool,
     /// In `Context::paused`.
     pub paused: bool,
-    /// Packets of this epoch that wait for their payload are no longer to be sent.
-    pub discard_epoch: Option<u32>,
 }
 
 /// The QPs of a NIC on this lcore by number.

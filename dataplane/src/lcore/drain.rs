@@ -5,7 +5,7 @@
 use roceline_abi::queue::Cqe;
 use roceline_engine::verbs::{AsyncKind, Completion, Event, QpId};
 use roceline_engine::wire::icrc;
-use roceline_engine::{Payload, Place, TxDesc};
+use roceline_engine::{Outputs, Payload, Place, TxDesc};
 
 use super::context::{FETCH_HIGH, Op, OpEnd, Then};
 use super::nic::{LOOPBACK_LIMIT, Nic, Shared, TX_LIMIT};
@@ -16,7 +16,10 @@ use crate::port::Mbuf;
 const L3_OFFSET: usize = 14;
 /// Empties `shared.out`.
 pub fn drain(nic: &mut Nic, shared: &mut Shared) {
-    let mut out = std::mem::take(&mut shared.out);
+    if shared.out.is_empty() {
+        return;
+    }
+    let mut out = std::mem::replace(&mut shared.out, Outputs::hollow());
     for place in &out.place {
         begin_place(nic, shared, place, &out.slices);
     }

@@ -132,14 +132,13 @@ pub fn operations(nic: &mut Nic, shared: &mut Shared, key: ContextKey, now: Nano
                     &mut shared.out,
                 );
             }
-            Then::Send | Then::Discard => {
+            Then::Send => {
                 let Some(qp) = nic.qps.get_mut(end.qp) else { continue };
                 qp.tx_waiting = qp.tx_waiting.saturating_sub(1);
-                if end.then == Then::Discard || qp.discard_epoch == Some(end.epoch) {
+                if !nic.engine.is_current(end.qp, end.epoch, end.side) {
                     continue;
                 }
                 if fault {
-                    qp.discard_epoch = Some(end.epoch);
                     nic.engine.fetch_fault(
                         end.qp,
                         end.epoch,
