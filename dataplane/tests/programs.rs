@@ -214,26 +214,38 @@ fn the_chosen_combinations_hold_every_pair() {
     assert!(few.len() <= 40, "{}", few.len());
 }
 
-/// A program of our own checks every byte of SEND, WRITE and READ over sizes around the MTU and far beyond.
+/// A program of our own checks every byte of SEND, WRITE and READ over sizes around the MTU and far beyond, and the
+/// completion of every error.
 #[test]
 fn every_byte_arrives() {
     let _alone = alone();
     let daemon = Daemon::pair();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../verbs-shim/tests/verbs_check.c");
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../verbs-shim/tests");
     let program = daemon.dir().join("verbs_check");
     let compiled = Command::new("cc")
         .args(["-O1", "-Wall", "-o"])
         .arg(&program)
-        .arg(&source)
+        .args(["verbs_check.c", "verbs_end.c"].map(|source| sources.join(source)))
         .arg("-libverbs")
         .status()
         .expect("a C compiler is installed");
-    assert!(compiled.success(), "{} does not compile", source.display());
+    assert!(compiled.success(), "verbs_check.c does not compile");
     let program = program
         .to_str()
         .expect("temporary directories have plain names");
-    for peer in ["roce0", "roce1"] {
-        let checked = daemon.run_program("check", program, &["roce0", peer]);
-        assert!(checked.ok(), "{}{}", checked.report(), daemon.log());
+    for arguments in [
+        &["roce0", "roce1"][..],
+        &["roce0", "roce0"],
+        &["-m", "256", "roce1", "roce0"],
+        &["-m", "4096", "-g", "1", "roce0", "roce1"],
+    ] {
+        let checked = daemon.run_program("check", program, arguments);
+        assert!(
+            checked.ok(),
+            "{arguments:?}\n{}{}",
+            checked.report(),
+            daemon.log()
+        );
     }
+    assert_eq!(daemon.objects(), Objects::default());
 }

@@ -71,11 +71,13 @@ fn hint(nearest: &Option<String>) -> String {
 
 /// The candidate that differs least from `word`, if it differs little enough to be a slip of the pen.
 pub(super) fn nearest<'a>(word: &str, candidates: &[&'a str]) -> Option<&'a str> {
-    let limit = (word.chars().count() / 3).max(1);
+    let length = |text: &str| text.chars().count();
     candidates
         .iter()
         .map(|&candidate| (edit_distance(word, candidate), candidate))
-        .filter(|&(distance, _)| distance <= limit)
+        .filter(|&(distance, candidate)| {
+            distance <= (length(word).max(length(candidate)) / 3).max(1)
+        })
         .min()
         .map(|(_, candidate)| candidate)
 }
@@ -120,6 +122,7 @@ mod tests {
     fn only_a_near_word_is_offered() {
         let known = ["name", "addresses", "mtu", "port"];
         assert_eq!(nearest("adresses", &known), Some("addresses"));
+        assert_eq!(nearest("adress", &known), Some("addresses"));
         assert_eq!(nearest("nmae", &known), Some("name"));
         assert_eq!(nearest("speed", &known), None);
     }

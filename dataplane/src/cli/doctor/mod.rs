@@ -112,9 +112,9 @@ fn write_finding(out: &mut impl Write, finding: &Finding) -> io::Result<()> {
         State::Off => "off",
         State::Missing => "missing",
     };
-    writeln!(out, "{state:<8} {:<20} {}", finding.what, finding.found)?;
+    writeln!(out, "{state:<8} {:<22} {}", finding.what, finding.found)?;
     match &finding.remedy {
-        Some(remedy) if !remedy.is_empty() => writeln!(out, "{:<29} -> {remedy}", ""),
+        Some(remedy) if !remedy.is_empty() => writeln!(out, "{:<31} -> {remedy}", ""),
         _ => Ok(()),
     }
 }
@@ -130,8 +130,8 @@ mod tests {
         write_finding(&mut out, &Finding::missing("daemon", "none", "start it")).unwrap();
         assert_eq!(
             String::from_utf8(out).unwrap(),
-            "ok       CPUs                 2\n\
-             missing  daemon               none\n                              -> start it\n"
+            "ok       CPUs                   2\n\
+             missing  daemon                 none\n                                -> start it\n"
         );
     }
 }
