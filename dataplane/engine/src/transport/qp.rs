@@ -112,7 +112,6 @@ impl Qp {
         }
         self.state = QpState::Err;
         self.req.quiet(env.timers, self.slot);
-        self.resp.quiet();
         env.lists.work.push(self.slot);
         env.lists.errored.push(self.slot);
     }

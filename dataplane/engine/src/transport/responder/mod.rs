@@ -122,7 +122,9 @@ impl Responder {
         self.late_ack = None;
         self.effects.clear();
         self.reads = [ReadJob::NONE; MAX_RD_ATOMIC as usize];
-        self.stop_sending();
+        self.active = 0;
+        self.ack_owed = false;
+        self.reack = false;
     }
 
     /// The first PSN of the connection.
@@ -134,18 +136,6 @@ impl Responder {
     pub fn take_attributes(&mut self, attr: &QpAttr) {
         self.min_rnr_timer = attr.min_rnr_timer;
         self.max_reads = attr.max_dest_rd_atomic;
-    }
-
-    /// The QP is dead: nothing goes out and nothing is accepted any more.
-    pub fn quiet(&mut self) {
-        self.dead = true;
-        self.stop_sending();
-    }
-
-    fn stop_sending(&mut self) {
-        self.active = 0;
-        self.ack_owed = false;
-        self.reack = false;
     }
 
     /// Whether something may be left to emit.

@@ -1,8 +1,10 @@
 //! One test a rule, named after it. Most run a pair over a link on which the test drops or holds frames by
 //! hand; some hand crafted packets to one end.
 
+mod checks;
 mod requester;
 mod responder;
+mod retries;
 mod states;
 
 use std::cell::Cell;
@@ -222,6 +224,19 @@ impl Bench {
         }
     }
 }
+
+/// Extended headers of a packet that has none.
+pub const NO_HEADERS: ExtHeaders = ExtHeaders {
+    va: 0,
+    rkey: 0,
+    dma_len: 0,
+    aeth: 0,
+    imm_or_rkey: 0,
+    qkey: 0,
+    src_qpn: 0,
+    swap_add: 0,
+    compare: 0,
+};
 
 /// A connection without an ACK timeout.
 pub fn no_timeout() -> QpAttr {
