@@ -218,3 +218,72 @@ fn a_limit_to_an_unknown_device_is_named() {
     let said = text(&ibv_devices(&scratch, Some("roce9")));
     assert!(said.contains("no device roce9"), "{said}");
 }
+
+/// Runs the stand-in provider `file` with a libibverbs of that symbol version; which functions were replaced.
+fn replaced(name: &str, file: &str, version: &str, policy: &str) -> String {
+    let scratch = Scratch::new(name);
+    let path = |file: &str| {
+        scratch
+            .0
+            .join(file)
+            .into_os_string()
+            .into_string()
+            .expect("text")
+    };
+    let script = path("version");
+    std::fs::write(&script, format!("{version} {{ global: *; }};")).expect("a version script");
+    let library = path("libibverbs.so.1");
+    let run = format!(
+        "-Wl,-rpath,{},--version-script,{script}",
+        scratch.0.display()
+    );
+    let library_flags = ["-shared", "-fPIC", "-Wl,-soname,libibverbs.so.1", &run];
+    compile(
+        &scratch,
+        "libibverbs.so.1",
+        &["provider_library.c"],
+        &library_flags,
+    );
+    let provider_flags = ["-shared", "-fPIC", &format!("-Wl,-soname,{file}"), &library];
+    compile(&scratch, file, &["provider_rxe.c"], &provider_flags);
+    let search = format!("-Wl,-rpath,{}", scratch.0.display());
+    let program = compile(
+        &scratch,
+        "probe",
+        &["provider_probe.c"],
+        &[&path(file), &library, &search],
+    );
+    let output = shimmed(program, &scratch.socket())
+        .env("ROCELINE_YIELD", policy)
+        .output()
+        .expect("the probe");
+    assert!(output.status.success(), "{}", text(&output));
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+#[test]
+fn polls_of_the_rxe_provider_are_made_to_yield() {
+    let version = "IBVERBS_PRIVATE_34";
+    // create_cq_ex and poll_cq.
+    assert_eq!(
+        replaced("yield", "librxe-rdmav34.so", version, "always"),
+        "16 53"
+    );
+    assert_eq!(
+        replaced("yield-never", "librxe-rdmav34.so", version, "never"),
+        ""
+    );
+}
+
+#[test]
+fn other_providers_and_unknown_layouts_are_left_alone() {
+    let version = "IBVERBS_PRIVATE_34";
+    assert_eq!(
+        replaced("other", "libmlx5-rdmav34.so", version, "always"),
+        ""
+    );
+    assert_eq!(
+        replaced("newer", "librxe-rdmav64.so", "IBVERBS_PRIVATE_64", "always"),
+        ""
+    );
+}
