@@ -121,8 +121,7 @@ impl Owner {
         let file = path.rsplit(|b| *b == b'/').next().unwrap_or(path);
         // A link map is a handle only if it was opened as one: others have no search list, and dlvsym crashes on them.
         // SAFETY: a C string; nothing new is loaded.
-        let handle =
-            unsafe { libc::dlopen(info.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        let handle = unsafe { libc::dlopen(info.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
         Owner {
             handle,
             is_rxe: file.starts_with(b"librxe"),
