@@ -36,13 +36,48 @@ struct Round {
 fn main() {
     let json = std::env::args().any(|arg| arg == "--json");
     let cases = [
-        Case { name: "write 8 B inline", opcode: WrOpcode::Write, len: 8, inline: true },
-        Case { name: "write 64 B", opcode: WrOpcode::Write, len: 64, inline: false },
-        Case { name: "write 4 KiB", opcode: WrOpcode::Write, len: 4096, inline: false },
-        Case { name: "write 64 KiB", opcode: WrOpcode::Write, len: 65536, inline: false },
-        Case { name: "send 64 B", opcode: WrOpcode::Send, len: 64, inline: false },
-        Case { name: "read 4 KiB", opcode: WrOpcode::Read, len: 4096, inline: false },
-        Case { name: "read 64 KiB", opcode: WrOpcode::Read, len: 65536, inline: false },
+        Case {
+            name: "write 8 B inline",
+            opcode: WrOpcode::Write,
+            len: 8,
+            inline: true,
+        },
+        Case {
+            name: "write 64 B",
+            opcode: WrOpcode::Write,
+            len: 64,
+            inline: false,
+        },
+        Case {
+            name: "write 4 KiB",
+            opcode: WrOpcode::Write,
+            len: 4096,
+            inline: false,
+        },
+        Case {
+            name: "write 64 KiB",
+            opcode: WrOpcode::Write,
+            len: 65536,
+            inline: false,
+        },
+        Case {
+            name: "send 64 B",
+            opcode: WrOpcode::Send,
+            len: 64,
+            inline: false,
+        },
+        Case {
+            name: "read 4 KiB",
+            opcode: WrOpcode::Read,
+            len: 4096,
+            inline: false,
+        },
+        Case {
+            name: "read 64 KiB",
+            opcode: WrOpcode::Read,
+            len: 65536,
+            inline: false,
+        },
     ];
     let mut pair = match Pair::new(AckPolicy::Coalesced, Mtu::M4096, 8) {
         Ok(pair) => pair,
@@ -57,23 +92,37 @@ fn main() {
         pair.lcore.turn(&mut NoProbe);
     };
     let keys = (
-        pair.a.producer.register(from.as_mut_ptr() as u64, 1 << 16, &mut poll).expect("register"),
-        pair.b.producer.register(to.as_mut_ptr() as u64, 1 << 16, &mut poll).expect("register"),
+        pair.a
+            .producer
+            .register(from.as_mut_ptr() as u64, 1 << 16, &mut poll)
+            .expect("register"),
+        pair.b
+            .producer
+            .register(to.as_mut_ptr() as u64, 1 << 16, &mut poll)
+            .expect("register"),
     );
     let place = machine();
     if !json {
-        println!("datapath: 2 NICs, 1 lcore and the producer on {place}, FabricLink, path MTU 4096, coalesced ACKs");
+        println!(
+            "datapath: 2 NICs, 1 lcore and the producer on {place}, FabricLink, path MTU 4096, coalesced ACKs"
+        );
         println!("memory by /proc/self/mem on two helper threads; medians of {ROUNDS} rounds");
-        print!("{:<18} {:>9} {:>8} {:>9}", "case", "kmsg/s", "Gb/s", "cyc/pkt");
+        print!(
+            "{:<18} {:>9} {:>8} {:>9}",
+            "case", "kmsg/s", "Gb/s", "cyc/pkt"
+        );
         for stage in Stage::ALL {
             print!(" {:>9}", format!("{stage:?}").to_lowercase());
         }
         println!();
     }
     for case in &cases {
-        let mut rounds: Vec<Round> =
-            (0..ROUNDS).map(|_| round(&mut pair, case, &from, &to, keys)).collect();
-        rounds.sort_by(|x, y| (x.messages as f64 / x.seconds).total_cmp(&(y.messages as f64 / y.seconds)));
+        let mut rounds: Vec<Round> = (0..ROUNDS)
+            .map(|_| round(&mut pair, case, &from, &to, keys))
+            .collect();
+        rounds.sort_by(|x, y| {
+            (x.messages as f64 / x.seconds).total_cmp(&(y.messages as f64 / y.seconds))
+        });
         let r = &rounds[ROUNDS / 2];
         let rate = r.messages as f64 / r.seconds;
         let gbps = rate * f64::from(case.len) * 8.0 / 1e9;
@@ -81,7 +130,12 @@ fn main() {
         if json {
             let stages: serde_json::Map<String, serde_json::Value> = Stage::ALL
                 .iter()
-                .map(|&s| (format!("{s:?}").to_lowercase(), per_packet(r.stages[s as usize]).into()))
+                .map(|&s| {
+                    (
+                        format!("{s:?}").to_lowercase(),
+                        per_packet(r.stages[s as usize]).into(),
+                    )
+                })
                 .collect();
             println!(
                 "{}",
@@ -89,7 +143,13 @@ fn main() {
                     "cycles_per_packet": per_packet(r.cycles), "stages": stages, "cpus": place})
             );
         } else {
-            print!("{:<18} {:>9.1} {:>8.2} {:>9.0}", case.name, rate / 1e3, gbps, per_packet(r.cycles));
+            print!(
+                "{:<18} {:>9.1} {:>8.2} {:>9.0}",
+                case.name,
+                rate / 1e3,
+                gbps,
+                per_packet(r.cycles)
+            );
             for stage in Stage::ALL {
                 print!(" {:>9.0}", per_packet(r.stages[stage as usize]));
             }
@@ -105,8 +165,16 @@ fn machine() -> String {
 }
 
 fn round(pair: &mut Pair, case: &Case, from: &[u8], to: &[u8], keys: (u32, u32)) -> Round {
-    let local = Sge { addr: from.as_ptr() as u64, length: case.len, lkey: keys.0 };
-    let sink = Sge { addr: to.as_ptr() as u64, length: case.len, lkey: keys.1 };
+    let local = Sge {
+        addr: from.as_ptr() as u64,
+        length: case.len,
+        lkey: keys.0,
+    };
+    let sink = Sge {
+        addr: to.as_ptr() as u64,
+        length: case.len,
+        lkey: keys.1,
+    };
     let remote = (to.as_ptr() as u64, keys.1);
     let packets_before = packets(pair);
     let mut probe = CycleProbe::new();
@@ -122,12 +190,18 @@ fn round(pair: &mut Pair, case: &Case, from: &[u8], to: &[u8], keys: (u32, u32))
                 receives += 1;
             }
             posted += 1;
-            let mut flags = if posted % SIGNAL_EVERY == 0 { SIGNALED } else { 0 };
+            let mut flags = if posted % SIGNAL_EVERY == 0 {
+                SIGNALED
+            } else {
+                0
+            };
             let inline = case.inline.then(|| &from[..case.len as usize]);
             if case.inline {
                 flags |= INLINE;
             }
-            pair.a.producer.post_send(&mut pair.a.qp, case.opcode, flags, local, remote, inline);
+            pair.a
+                .producer
+                .post_send(&mut pair.a.qp, case.opcode, flags, local, remote, inline);
             rang = true;
         }
         if rang {
@@ -138,11 +212,19 @@ fn round(pair: &mut Pair, case: &Case, from: &[u8], to: &[u8], keys: (u32, u32))
             std::thread::yield_now();
         }
         while let Some(cqe) = pair.a.producer.poll_cq() {
-            assert_eq!(cqe.status, 0, "{}: completion with status {}", case.name, cqe.status);
+            assert_eq!(
+                cqe.status, 0,
+                "{}: completion with status {}",
+                case.name, cqe.status
+            );
             done += u64::from(SIGNAL_EVERY);
         }
         while let Some(cqe) = pair.b.producer.poll_cq() {
-            assert_eq!(cqe.status, 0, "{}: receive with status {}", case.name, cqe.status);
+            assert_eq!(
+                cqe.status, 0,
+                "{}: receive with status {}",
+                case.name, cqe.status
+            );
             receives -= 1;
         }
     }
@@ -158,10 +240,18 @@ fn round(pair: &mut Pair, case: &Case, from: &[u8], to: &[u8], keys: (u32, u32))
     for stage in Stage::ALL {
         stages[stage as usize] = probe.cycles(stage) as f64;
     }
-    Round { messages: u64::from(posted), packets: packets(pair) - packets_before, seconds, cycles, stages }
+    Round {
+        messages: u64::from(posted),
+        packets: packets(pair) - packets_before,
+        seconds,
+        cycles,
+        stages,
+    }
 }
 
 /// RoCE packets received by both NICs so far, ACKs included.
 fn packets(pair: &Pair) -> u64 {
-    (0..2).map(|nic| pair.lcore.counters(nic).rdma_rx_packets).sum()
+    (0..2)
+        .map(|nic| pair.lcore.counters(nic).rdma_rx_packets)
+        .sum()
 }

@@ -6,7 +6,9 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::thread;
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use roceline_engine::EngineConfig;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -14,7 +16,8 @@ use signal_hook::iterator::Signals;
 
 use crate::config::{Config, Hugepages, Idle, PortSpec};
 use crate::control::tree::Tree;
-use crate::control::{ControlConfig, ControlError, DeviceLimits, Server};
+use crate::control::{ControlConfig, ControlError, DeviceLimits, LcorePort, Server};
+use crate::lcore::message::{Command, ContextId, Reply, Request};
 use crate::lcore::{IdlePolicy, Lcore, LcoreConfig, Mailbox, NicConfig};
 use crate::memory::helper::LcoreWake;
 use crate::nic::NicInfo;
@@ -66,8 +69,10 @@ pub enum DaemonError {
 /// Runs a daemon until SIGINT or SIGTERM. `ready` is called once programs can use it.
 pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), DaemonError> {
     let socket = config.control.socket.clone().ok_or(DaemonError::NoSocket)?;
-    let mut signals = Signals::new([SIGINT, SIGTERM])
-        .map_err(|source| DaemonError::System { what: "signal handlers", source })?;
+    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|source| DaemonError::System {
+        what: "signal handlers",
+        source,
+    })?;
     let infos: Arc<[NicInfo]> = config.nic_infos().into();
     let neighbours = Arc::new(config.neighbours(&infos));
     // The socket first: a second daemon on it must fail before it touches anything of the first.
@@ -82,7 +87,13 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), DaemonError> {
     let listener = Server::bind(control)?;
 
     let eal = Eal::init(&eal_config(&config))?;
-    let pool = Mempool::new(&eal, &MempoolConfig { count: MBUFS, ..MempoolConfig::default() })?;
+    let pool = Mempool::new(
+        &eal,
+        &MempoolConfig {
+            count: MBUFS,
+            ..MempoolConfig::default()
+        },
+    )?;
     let nics = nics(&config, &infos, &eal, &pool)?;
 
     // SAFETY: a new descriptor that becomes ours.
@@ -97,7 +108,10 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), DaemonError> {
         }
         OwnedFd::from_raw_fd(fd)
     };
-    let wake = Arc::new(LcoreWake { sleeping: AtomicU32::new(0), eventfd });
+    let wake = Arc::new(LcoreWake {
+        sleeping: AtomicU32::new(0),
+        eventfd,
+    });
     let mailbox = Arc::new(Mailbox::new(Arc::clone(&wake)));
     let stop = Arc::new(AtomicBool::new(false));
     let lcore_config = lcore_config(&config);
@@ -111,16 +125,33 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), DaemonError> {
             // Whatever ends this thread must end the daemon too.
             let _closer = CloseOnDrop(handle);
             let _eal_thread = eal.register_thread();
-            let mut lcore = Lcore::new(lcore_config, nics, pool, mailbox, wake)
-                .map_err(|source| DaemonError::System { what: "polling thread", source })?;
+            let mut lcore =
+                Lcore::new(lcore_config, nics, pool, mailbox, wake).map_err(|source| {
+                    DaemonError::System {
+                        what: "polling thread",
+                        source,
+                    }
+                })?;
             lcore.run(&stop);
             Ok::<(), DaemonError>(())
         })
     }
-    .map_err(|source| DaemonError::System { what: "polling thread", source })?;
+    .map_err(|source| DaemonError::System {
+        what: "polling thread",
+        source,
+    })?;
 
-    let tree = Tree::create(&socket, &infos)
-        .map_err(|source| DaemonError::Tree { socket: socket.clone(), source })?;
+    let tree = Tree::create(&socket, &infos).map_err(|source| DaemonError::Tree {
+        socket: socket.clone(),
+        source,
+    })?;
+    let counters =
+        CounterFiles::start(tree, Arc::clone(&infos), Arc::clone(&mailbox)).map_err(|source| {
+            DaemonError::System {
+                what: "counter thread",
+                source,
+            }
+        })?;
     let server = listener.start(mailbox)?;
     tracing::info!(socket = %socket.display(), "ready");
     ready();
@@ -130,7 +161,7 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), DaemonError> {
         tracing::info!(signal, "stopping");
     }
     // New opens end first, then sessions, then the loop; EAL and its ports go last, by their owners' drop.
-    drop(tree);
+    drop(counters);
     server.stop();
     stop.store(true, Ordering::SeqCst);
     wake.ring();
@@ -138,7 +169,65 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), DaemonError> {
         Ok(result) => result?,
         Err(_) => return Err(DaemonError::LcoreDied),
     }
-    if signalled.is_none() { Err(DaemonError::LcoreDied) } else { Ok(()) }
+    if signalled.is_none() {
+        Err(DaemonError::LcoreDied)
+    } else {
+        Ok(())
+    }
+}
+
+/// How often the counter files of the device tree are written.
+const COUNTER_PERIOD: Duration = Duration::from_secs(1);
+
+/// The device tree, with a thread that keeps its counter files true. Dropping it ends both.
+struct CounterFiles {
+    stop: Option<SyncSender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl CounterFiles {
+    fn start(tree: Tree, infos: Arc<[NicInfo]>, lcore: Arc<Mailbox>) -> io::Result<CounterFiles> {
+        let (stop, stopped) = sync_channel(0);
+        let thread = thread::Builder::new().name("counters".into()).spawn(move || {
+            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(COUNTER_PERIOD) {
+                if let Err(error) = write_counters(&tree, &infos, &lcore) {
+                    tracing::warn!(%error, "cannot write counter files; they keep their old values");
+                }
+            }
+        })?;
+        Ok(CounterFiles {
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for CounterFiles {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            // Its panic would have been logged; there is nothing left to do about it here.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn write_counters(tree: &Tree, infos: &[NicInfo], lcore: &Mailbox) -> io::Result<()> {
+    let (reply, answer) = sync_channel(1);
+    let request = Request {
+        context: ContextId(0),
+        command: Command::Snapshot,
+        reply,
+    };
+    lcore.send(0, request).map_err(io::Error::other)?;
+    match answer.recv_timeout(COUNTER_PERIOD) {
+        Ok(Reply::Snapshot(snapshot)) => infos
+            .iter()
+            .zip(&snapshot.nics)
+            .try_for_each(|(info, nic)| tree.update_counters(&info.name, &nic.counters)),
+        // The loop is busy or gone; the next second will tell.
+        _ => Ok(()),
+    }
 }
 
 struct CloseOnDrop(signal_hook::iterator::Handle);
@@ -200,7 +289,10 @@ fn nics(
             PortSpec::Vdev(name) | PortSpec::Pci(name) => Port::new(Ethdev::open(
                 eal,
                 pool,
-                &EthdevConfig { device: name.clone(), ..EthdevConfig::default() },
+                &EthdevConfig {
+                    device: name.clone(),
+                    ..EthdevConfig::default()
+                },
             )?),
         };
         tracing::info!(nic = nic.name, port = port.describe(), "port");

@@ -37,6 +37,9 @@ pub struct Pair {
     pub b: Side,
     /// The packets of all.
     pub pool: Arc<Mempool>,
+    infos: Vec<NicInfo>,
+    mailbox: Arc<Mailbox>,
+    programs: u64,
 }
 
 impl Pair {
@@ -72,8 +75,10 @@ impl Pair {
                 },
             })
             .collect();
-        let wake =
-            Arc::new(LcoreWake { sleeping: AtomicU32::new(0), eventfd: eventfd()? });
+        let wake = Arc::new(LcoreWake {
+            sleeping: AtomicU32::new(0),
+            eventfd: eventfd()?,
+        });
         let mailbox = Arc::new(Mailbox::new(Arc::clone(&wake)));
         let lcore_config = LcoreConfig {
             cpu: None,
@@ -81,20 +86,68 @@ impl Pair {
             cpus: crate::config::allowed_cpus().len(),
             idle: IdlePolicy::Spin,
         };
-        let mut lcore =
-            Lcore::new(lcore_config, nics, Arc::clone(&pool), Arc::clone(&mailbox), wake)?;
-        let mut poll = || {
-            lcore.turn(&mut NoProbe);
-        };
-        let mut open = |nic: u32| -> io::Result<Side> {
-            let mut producer =
-                Producer::open(Arc::clone(&mailbox), u64::from(nic) + 1, nic, 12, &mut poll)?;
-            let qp = producer.create_qp(log2_depth, &mut poll)?;
-            Ok(Side { producer, qp, info: infos[nic as usize].clone() })
-        };
-        let (a, b) = (open(0)?, open(1)?);
-        a.producer.connect(&a.qp, &a.info, &b.info, b.qp.qpn, mtu, &mut poll)?;
-        b.producer.connect(&b.qp, &b.info, &a.info, a.qp.qpn, mtu, &mut poll)?;
-        Ok(Pair { lcore, a, b, pool })
+        let mut lcore = Lcore::new(
+            lcore_config,
+            nics,
+            Arc::clone(&pool),
+            Arc::clone(&mailbox),
+            wake,
+        )?;
+        let mut programs = 0;
+        let (a, b) = ends(&mut lcore, &mailbox, &infos, &mut programs, mtu, log2_depth)?;
+        Ok(Pair {
+            lcore,
+            a,
+            b,
+            pool,
+            infos,
+            mailbox,
+            programs,
+        })
     }
+
+    /// Two more programs with a connected QP each.
+    ///
+    /// # Errors
+    /// When memory or the lcore refuses; the error says why.
+    pub fn more(&mut self, mtu: Mtu, log2_depth: u32) -> io::Result<(Side, Side)> {
+        let programs = &mut self.programs;
+        ends(
+            &mut self.lcore,
+            &self.mailbox,
+            &self.infos,
+            programs,
+            mtu,
+            log2_depth,
+        )
+    }
+}
+
+fn ends(
+    lcore: &mut Lcore,
+    mailbox: &Arc<Mailbox>,
+    infos: &[NicInfo],
+    programs: &mut u64,
+    mtu: Mtu,
+    log2_depth: u32,
+) -> io::Result<(Side, Side)> {
+    let mut poll = || {
+        lcore.turn(&mut NoProbe);
+    };
+    let mut open = |nic: u32| -> io::Result<Side> {
+        *programs += 1;
+        let mut producer = Producer::open(Arc::clone(mailbox), *programs, nic, 12, &mut poll)?;
+        let qp = producer.create_qp(log2_depth, &mut poll)?;
+        Ok(Side {
+            producer,
+            qp,
+            info: infos[nic as usize].clone(),
+        })
+    };
+    let (a, b) = (open(0)?, open(1)?);
+    a.producer
+        .connect(&a.qp, &a.info, &b.info, b.qp.qpn, mtu, &mut poll)?;
+    b.producer
+        .connect(&b.qp, &b.info, &a.info, a.qp.qpn, mtu, &mut poll)?;
+    Ok((a, b))
 }

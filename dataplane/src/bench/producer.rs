@@ -52,9 +52,11 @@ pub struct ProducerQp {
     pub handle: u32,
     /// Number.
     pub qpn: u32,
-    sq: QueueLoc,
+    /// Send queue.
+    pub sq: QueueLoc,
     sq_producer: u32,
-    rq: QueueLoc,
+    /// Receive queue.
+    pub rq: QueueLoc,
     rq_producer: u32,
 }
 
@@ -62,7 +64,11 @@ pub(super) fn eventfd() -> io::Result<OwnedFd> {
     // SAFETY: a new descriptor that becomes ours.
     unsafe {
         let fd = libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
-        if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd)) }
+        if fd < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(OwnedFd::from_raw_fd(fd))
+        }
     }
 }
 
@@ -73,7 +79,10 @@ fn event_pipe() -> io::Result<EventPipe> {
         if libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) != 0 {
             return Err(io::Error::last_os_error());
         }
-        Ok(EventPipe { drain: OwnedFd::from_raw_fd(fds[0]), write: OwnedFd::from_raw_fd(fds[1]) })
+        Ok(EventPipe {
+            drain: OwnedFd::from_raw_fd(fds[0]),
+            write: OwnedFd::from_raw_fd(fds[1]),
+        })
     }
 }
 
@@ -90,7 +99,10 @@ impl Producer {
         poll: &mut dyn FnMut(),
     ) -> io::Result<Producer> {
         let file = Arc::new(ContextFile::create()?);
-        let mem = OpenOptions::new().read(true).write(true).open("/proc/self/mem")?;
+        let mem = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open("/proc/self/mem")?;
         let new = NewContext {
             nic,
             file: Arc::clone(&file),
@@ -107,13 +119,21 @@ impl Producer {
             next_queue: FILE_BYTES,
             pd: 0,
             cq_handle: 0,
-            cq: QueueLoc { offset: QUEUE_FLOOR, log2_elem: CQE_LOG2, mask: 0 },
+            cq: QueueLoc {
+                offset: QUEUE_FLOOR,
+                log2_elem: CQE_LOG2,
+                mask: 0,
+            },
             cq_consumer: 0,
         };
         producer.command(Command::Open(Box::new(new)), poll)?;
         producer.pd = producer.handle(Command::AllocPd, poll)?;
         producer.cq = producer.queue(CQE_LOG2, cq_log2);
-        let create = Command::CreateCq { queue: producer.cq, channel: None, user_handle: 0 };
+        let create = Command::CreateCq {
+            queue: producer.cq,
+            channel: None,
+            user_handle: 0,
+        };
         producer.cq_handle = producer.handle(create, poll)?;
         Ok(producer)
     }
@@ -125,7 +145,14 @@ impl Producer {
     pub fn command(&self, command: Command, poll: &mut dyn FnMut()) -> io::Result<Reply> {
         let (reply, answer) = sync_channel(1);
         self.mailbox
-            .send(0, Request { context: self.id, command, reply })
+            .send(
+                0,
+                Request {
+                    context: self.id,
+                    command,
+                    reply,
+                },
+            )
             .map_err(io::Error::other)?;
         loop {
             poll();
@@ -150,7 +177,11 @@ impl Producer {
     fn queue(&mut self, log2_elem: u32, log2_count: u32) -> QueueLoc {
         let bytes = (Q_DATA + (1 << (log2_elem + log2_count))).next_multiple_of(4096);
         self.next_queue -= bytes;
-        QueueLoc { offset: self.next_queue, log2_elem, mask: (1 << log2_count) - 1 }
+        QueueLoc {
+            offset: self.next_queue,
+            log2_elem,
+            mask: (1 << log2_count) - 1,
+        }
     }
 
     /// Registers `len` bytes at `addr` with all rights; gives the key.
@@ -158,10 +189,14 @@ impl Producer {
     /// # Errors
     /// The reason that the lcore gives.
     pub fn register(&self, addr: u64, len: u64, poll: &mut dyn FnMut()) -> io::Result<u32> {
-        let access = Access(
-            Access::LOCAL_WRITE.0 | Access::REMOTE_READ.0 | Access::REMOTE_WRITE.0,
-        );
-        let command = Command::RegMr { pd: self.pd, addr, iova: addr, len, access };
+        let access = Access(Access::LOCAL_WRITE.0 | Access::REMOTE_READ.0 | Access::REMOTE_WRITE.0);
+        let command = Command::RegMr {
+            pd: self.pd,
+            addr,
+            iova: addr,
+            len,
+            access,
+        };
         match self.command(command, poll)? {
             Reply::Mr { lkey, .. } => Ok(lkey),
             other => Err(io::Error::other(format!("unexpected reply {other:?}"))),
@@ -172,12 +207,11 @@ impl Producer {
     ///
     /// # Errors
     /// The reason that the lcore gives.
-    pub fn create_qp(
-        &mut self,
-        log2_depth: u32,
-        poll: &mut dyn FnMut(),
-    ) -> io::Result<ProducerQp> {
-        let (sq, rq) = (self.queue(WQE_LOG2, log2_depth), self.queue(WQE_LOG2, log2_depth));
+    pub fn create_qp(&mut self, log2_depth: u32, poll: &mut dyn FnMut()) -> io::Result<ProducerQp> {
+        let (sq, rq) = (
+            self.queue(WQE_LOG2, log2_depth),
+            self.queue(WQE_LOG2, log2_depth),
+        );
         let init = QpInit {
             qp_type: QpType::Rc,
             pd: self.pd,
@@ -189,11 +223,22 @@ impl Producer {
             max_recv_sge: 1,
             max_inline: 48,
         };
-        let command = Command::CreateQp { init, sq, rq, max_recv_wr: rq.mask, user_handle: 0 };
+        let command = Command::CreateQp {
+            init,
+            sq,
+            rq,
+            max_recv_wr: rq.mask,
+            user_handle: 0,
+        };
         match self.command(command, poll)? {
-            Reply::Qp { handle, qpn } => {
-                Ok(ProducerQp { handle, qpn, sq, sq_producer: 0, rq, rq_producer: 0 })
-            }
+            Reply::Qp { handle, qpn } => Ok(ProducerQp {
+                handle,
+                qpn,
+                sq,
+                sq_producer: 0,
+                rq,
+                rq_producer: 0,
+            }),
             other => Err(io::Error::other(format!("unexpected reply {other:?}"))),
         }
     }
@@ -234,7 +279,10 @@ impl Producer {
             ..QpAttr::default()
         };
         let steps = [
-            (QpState::Init, mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS),
+            (
+                QpState::Init,
+                mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS,
+            ),
             (
                 QpState::Rtr,
                 mask::AV
@@ -256,9 +304,21 @@ impl Producer {
         for (state, bits) in steps {
             let attr = Box::new(QpAttr { state, ..attr });
             let mask = mask::STATE | bits;
-            self.command(Command::ModifyQp { qp: qp.handle, attr, mask }, poll)?;
+            self.command(
+                Command::ModifyQp {
+                    qp: qp.handle,
+                    attr,
+                    mask,
+                },
+                poll,
+            )?;
         }
         Ok(())
+    }
+
+    /// The shared file: for tests that play a broken program.
+    pub fn file(&self) -> &ContextFile {
+        &self.file
     }
 
     fn write<T: Copy>(&self, queue: QueueLoc, index: u32, at: u64, value: T) {
@@ -271,8 +331,11 @@ impl Producer {
 
     /// Whether the send queue has a free slot.
     pub fn can_send(&self, qp: &ProducerQp) -> bool {
-        let consumer =
-            self.file.atomic_u32(qp.sq.offset + Q_CONSUMER).load(Ordering::Acquire) & qp.sq.mask;
+        let consumer = self
+            .file
+            .atomic_u32(qp.sq.offset + Q_CONSUMER)
+            .load(Ordering::Acquire)
+            & qp.sq.mask;
         (qp.sq_producer + 1) & qp.sq.mask != consumer
     }
 
@@ -293,7 +356,11 @@ impl Producer {
         wqe.wr.send_flags = flags;
         wqe.wr.union[0] = remote.0;
         wqe.wr.union[1] = u64::from(remote.1);
-        wqe.dma = DmaInfo { length: sge.length, num_sge: 1, ..DmaInfo::default() };
+        wqe.dma = DmaInfo {
+            length: sge.length,
+            num_sge: 1,
+            ..DmaInfo::default()
+        };
         self.write(qp.sq, qp.sq_producer, 0, wqe);
         match inline {
             None => self.write(qp.sq, qp.sq_producer, SEND_WQE_SGES, sge),
@@ -305,20 +372,26 @@ impl Producer {
             }
         }
         qp.sq_producer = (qp.sq_producer + 1) & qp.sq.mask;
-        self.file.store_u32(qp.sq.offset + Q_PRODUCER, qp.sq_producer);
+        self.file
+            .store_u32(qp.sq.offset + Q_PRODUCER, qp.sq_producer);
     }
 
     /// Posts a receive request of one entry.
     pub fn post_recv(&self, qp: &mut ProducerQp, sge: Sge) {
         let wqe = RecvWqe {
             wr_id: u64::from(qp.rq_producer),
-            dma: DmaInfo { length: sge.length, num_sge: 1, ..DmaInfo::default() },
+            dma: DmaInfo {
+                length: sge.length,
+                num_sge: 1,
+                ..DmaInfo::default()
+            },
             ..RecvWqe::default()
         };
         self.write(qp.rq, qp.rq_producer, 0, wqe);
         self.write(qp.rq, qp.rq_producer, RECV_WQE_SGES, sge);
         qp.rq_producer = (qp.rq_producer + 1) & qp.rq.mask;
-        self.file.store_u32(qp.rq.offset + Q_PRODUCER, qp.rq_producer);
+        self.file
+            .store_u32(qp.rq.offset + Q_PRODUCER, qp.rq_producer);
     }
 
     /// Rings the doorbell of a QP.
@@ -327,7 +400,9 @@ impl Producer {
         self.file
             .atomic_u64(DOORBELL_OFFSET + DB_BELLS + 8 * word)
             .fetch_or(1 << (qp.handle % 64), Ordering::SeqCst);
-        let summary = self.file.atomic_u64(DOORBELL_OFFSET + DB_SUMMARY + 8 * (word / 64));
+        let summary = self
+            .file
+            .atomic_u64(DOORBELL_OFFSET + DB_SUMMARY + 8 * (word / 64));
         let bit = 1 << (word % 64);
         if summary.load(Ordering::SeqCst) & bit == 0 {
             summary.fetch_or(bit, Ordering::SeqCst);
@@ -336,8 +411,11 @@ impl Producer {
 
     /// The next completion.
     pub fn poll_cq(&mut self) -> Option<Cqe> {
-        let producer =
-            self.file.atomic_u32(self.cq.offset + Q_PRODUCER).load(Ordering::Acquire) & self.cq.mask;
+        let producer = self
+            .file
+            .atomic_u32(self.cq.offset + Q_PRODUCER)
+            .load(Ordering::Acquire)
+            & self.cq.mask;
         if producer == self.cq_consumer {
             return None;
         }
@@ -346,7 +424,8 @@ impl Producer {
         // SAFETY: in bounds, aligned, and written before the producer index.
         let cqe = unsafe { from.cast::<Cqe>().as_ptr().read_volatile() };
         self.cq_consumer = (self.cq_consumer + 1) & self.cq.mask;
-        self.file.store_u32(self.cq.offset + Q_CONSUMER, self.cq_consumer);
+        self.file
+            .store_u32(self.cq.offset + Q_CONSUMER, self.cq_consumer);
         Some(cqe)
     }
 }

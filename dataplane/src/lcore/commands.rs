@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
 use roceline_abi::layout::{ARM_OFFSET, MAX_CQS, MAX_QPS};
+use roceline_engine::Nanos;
 use roceline_engine::memory::MrAttr;
 use roceline_engine::verbs::{QpAttr, QpError, QpId, QpInit, QpState, mask};
 use roceline_engine::wire::{HeaderTemplate, udp_sport};
-use roceline_engine::Nanos;
 use slab::Slab;
 
 use super::Lcore;
@@ -35,7 +35,11 @@ fn failed<T>(errno: i32, reason: impl Into<String>) -> Result<T, Failure> {
 
 /// Serves one request. The reply may come later, when memory operations have ended.
 pub fn serve(lcore: &mut Lcore, request: Request, now: Nanos) {
-    let Request { context, command, reply } = request;
+    let Request {
+        context,
+        command,
+        reply,
+    } = request;
     let served = match command {
         Command::Open(new) => open(lcore, context, *new),
         Command::Snapshot => Ok(Reply::Snapshot(Box::new(snapshot(lcore)))),
@@ -78,20 +82,41 @@ fn in_context(
 ) -> Served {
     match command {
         Command::AllocPd => {
-            let pd = shared.pds.insert(Pd { context: key, users: 0 });
+            let pd = shared.pds.insert(Pd {
+                context: key,
+                users: 0,
+            });
             Ok(Reply::Handle(pd as u32))
         }
         Command::DeallocPd { pd } => {
             let users = own_pd(shared, key, pd)?.users;
             if users > 0 {
-                return failed(libc::EBUSY, format!("PD {pd} still has {users} regions or QPs"));
+                return failed(
+                    libc::EBUSY,
+                    format!("PD {pd} still has {users} regions or QPs"),
+                );
             }
             shared.pds.remove(pd as usize);
             Ok(Reply::Done)
         }
-        Command::RegMr { pd, addr, iova, len, access } => {
-            reg_mr(nic, shared, key, MrAttr { pd, addr, iova, len, access })
-        }
+        Command::RegMr {
+            pd,
+            addr,
+            iova,
+            len,
+            access,
+        } => reg_mr(
+            nic,
+            shared,
+            key,
+            MrAttr {
+                pd,
+                addr,
+                iova,
+                len,
+                access,
+            },
+        ),
         Command::AddChannel(pipe) => Ok(add_channel(shared, key, pipe)),
         Command::RemoveChannel { channel } => {
             match shared.contexts[key].channels.try_remove(channel as usize) {
@@ -103,16 +128,36 @@ fn in_context(
                     }
                     Ok(Reply::Done)
                 }
-                None => failed(libc::EINVAL, format!("completion channel {channel} does not exist")),
+                None => failed(
+                    libc::EINVAL,
+                    format!("completion channel {channel} does not exist"),
+                ),
             }
         }
-        Command::CreateCq { queue, channel, user_handle } => {
-            create_cq(shared, key, queue, channel, user_handle)
-        }
+        Command::CreateCq {
+            queue,
+            channel,
+            user_handle,
+        } => create_cq(shared, key, queue, channel, user_handle),
         Command::DestroyCq { cq } => destroy_cq(shared, key, cq),
-        Command::CreateQp { init, sq, rq, max_recv_wr, user_handle } => {
-            create_qp(nic, shared, key, NewQp { init, sq, rq, max_recv_wr, user_handle })
-        }
+        Command::CreateQp {
+            init,
+            sq,
+            rq,
+            max_recv_wr,
+            user_handle,
+        } => create_qp(
+            nic,
+            shared,
+            key,
+            NewQp {
+                init,
+                sq,
+                rq,
+                max_recv_wr,
+                user_handle,
+            },
+        ),
         Command::ModifyQp { qp, attr, mask } => modify_qp(nic, shared, key, qp, &attr, mask, now),
         Command::QueryQp { qp } => {
             let id = own_qp(shared, key, qp)?;
@@ -130,7 +175,10 @@ fn in_context(
             let id = own_qp(shared, key, qp)?;
             let (written, user_handle) = destroy_qp(nic, shared, key, id);
             let unread = take_back_async(shared, key, user_handle);
-            Ok(Reply::Events { comp: 0, asynchronous: written.saturating_sub(unread) })
+            Ok(Reply::Events {
+                comp: 0,
+                asynchronous: written.saturating_sub(unread),
+            })
         }
         Command::Open(_) | Command::Close | Command::DeregMr { .. } | Command::Snapshot => {
             failed(libc::EINVAL, "command out of place")
@@ -142,7 +190,11 @@ fn open(lcore: &mut Lcore, id: super::message::ContextId, new: NewContext) -> Se
     if new.nic as usize >= lcore.nics.len() {
         return failed(libc::ENODEV, format!("NIC {} does not exist", new.nic));
     }
-    let helper = match MemHelper::start(new.mem, Arc::clone(&lcore.wake), Arc::clone(&lcore.helper_cpus)) {
+    let helper = match MemHelper::start(
+        new.mem,
+        Arc::clone(&lcore.wake),
+        Arc::clone(&lcore.helper_cpus),
+    ) {
         Ok(helper) => helper,
         Err(error) => return failed(libc::EAGAIN, format!("no memory thread: {error}")),
     };
@@ -178,11 +230,7 @@ fn own_pd(shared: &mut Shared, key: ContextKey, pd: u32) -> Result<&mut Pd, Fail
     }
 }
 
-fn own_qp(
-    shared: &Shared,
-    key: ContextKey,
-    handle: u32,
-) -> Result<QpId, Failure> {
+fn own_qp(shared: &Shared, key: ContextKey, handle: u32) -> Result<QpId, Failure> {
     match shared.contexts[key].qps.get(handle as usize) {
         Some(id) => Ok(*id),
         None => failed(libc::EINVAL, format!("QP handle {handle} does not exist")),
@@ -203,10 +251,28 @@ fn reg_mr(nic: &mut Nic, shared: &mut Shared, key: ContextKey, attr: MrAttr) -> 
         Err(error) => return failed(libc::ENOMEM, error.to_string()),
     };
     own_pd(shared, key, attr.pd)?.users += 1;
-    let MrAttr { pd, addr, len, access, .. } = attr;
-    nic.mrs[info.index as usize] =
-        Some(Mr { context: key, pd, info, addr, len, access, in_flight: 0, dereg: None });
-    Ok(Reply::Mr { handle: info.index, lkey: info.lkey, rkey: info.rkey })
+    let MrAttr {
+        pd,
+        addr,
+        len,
+        access,
+        ..
+    } = attr;
+    nic.mrs[info.index as usize] = Some(Mr {
+        context: key,
+        pd,
+        info,
+        addr,
+        len,
+        access,
+        in_flight: 0,
+        dereg: None,
+    });
+    Ok(Reply::Mr {
+        handle: info.index,
+        lkey: info.lkey,
+        rkey: info.rkey,
+    })
 }
 
 /// True if it is done, false if the reply comes later.
@@ -218,7 +284,13 @@ fn dereg_mr(
     reply: &SyncSender<Reply>,
 ) -> Result<bool, Failure> {
     let slot = match nic.mrs.get_mut(handle as usize) {
-        Some(slot) if slot.as_ref().is_some_and(|m| m.context == key && m.dereg.is_none()) => slot,
+        Some(slot)
+            if slot
+                .as_ref()
+                .is_some_and(|m| m.context == key && m.dereg.is_none()) =>
+        {
+            slot
+        }
         _ => return failed(libc::EINVAL, format!("MR handle {handle} does not exist")),
     };
     let Some(mr) = slot else { return Ok(true) };
@@ -237,7 +309,9 @@ fn dereg_mr(
 }
 
 fn add_channel(shared: &mut Shared, key: ContextKey, pipe: EventPipe) -> Reply {
-    let channel = Channel { events: EventWriter::new(pipe, 1024) };
+    let channel = Channel {
+        events: EventWriter::new(pipe, 1024),
+    };
     Reply::Handle(shared.contexts[key].channels.insert(channel) as u32)
 }
 
@@ -254,7 +328,10 @@ fn create_cq(
     let context = &shared.contexts[key];
     if let Some(channel) = channel {
         if !context.channels.contains(channel as usize) {
-            return failed(libc::EINVAL, format!("completion channel {channel} does not exist"));
+            return failed(
+                libc::EINVAL,
+                format!("completion channel {channel} does not exist"),
+            );
         }
     }
     let file = Arc::clone(&context.file);
@@ -276,14 +353,20 @@ fn create_cq(
 fn destroy_cq(shared: &mut Shared, key: ContextKey, handle: u32) -> Served {
     let users = own_cq(shared, key, handle)?.users;
     if users > 0 {
-        return failed(libc::EBUSY, format!("CQ {handle} still serves {users} queues of QPs"));
+        return failed(
+            libc::EBUSY,
+            format!("CQ {handle} still serves {users} queues of QPs"),
+        );
     }
     let cq = shared.cqs.remove(handle as usize);
     let mut unread = 0;
-    if let Some(channel) =
-        cq.channel.and_then(|c| shared.contexts[key].channels.get_mut(c as usize))
+    if let Some(channel) = cq
+        .channel
+        .and_then(|c| shared.contexts[key].channels.get_mut(c as usize))
     {
-        unread = channel.events.take_back(|r| u64::from_ne_bytes(*r) == cq.user_handle);
+        unread = channel
+            .events
+            .take_back(|r| u64::from_ne_bytes(*r) == cq.user_handle);
         if channel.events.has_pending() {
             shared.note_events(key);
         }
@@ -319,7 +402,10 @@ fn create_qp(nic: &mut Nic, shared: &mut Shared, key: ContextKey, new: NewQp) ->
     own_cq(shared, key, init.send_cq)?;
     own_cq(shared, key, init.recv_cq)?;
     if shared.contexts[key].qps.len() >= MAX_QPS {
-        return failed(libc::ENOMEM, format!("no QP left: the context has {MAX_QPS}"));
+        return failed(
+            libc::ENOMEM,
+            format!("no QP left: the context has {MAX_QPS}"),
+        );
     }
     // As many requests as the shared queue holds, so that the engine's queue is never the fuller one.
     init.max_send_wr = new.sq.mask;
@@ -386,13 +472,23 @@ fn modify_qp(
             ),
         );
     }
-    if let Err(error) = nic.engine.modify_qp(id, attr, attr_mask, now, &mut shared.out) {
-        return failed(libc::EINVAL, format!("QP {:#x} of {}: {error}", id.0, nic.info.name));
+    if let Err(error) = nic
+        .engine
+        .modify_qp(id, attr, attr_mask, now, &mut shared.out)
+    {
+        return failed(
+            libc::EINVAL,
+            format!("QP {:#x} of {}: {error}", id.0, nic.info.name),
+        );
     }
     drain(nic, shared);
     nic.more_due = true;
-    let Ok((current, _)) = nic.engine.query_qp(id) else { return Ok(Reply::Done) };
-    let Some(qp) = nic.qps.get_mut(id) else { return Ok(Reply::Done) };
+    let Ok((current, _)) = nic.engine.query_qp(id) else {
+        return Ok(Reply::Done);
+    };
+    let Some(qp) = nic.qps.get_mut(id) else {
+        return Ok(Reply::Done);
+    };
     if attr_mask & (mask::AV | mask::DEST_QPN) != 0 {
         let path = &current.path;
         let sport = udp_sport(path.flow_label, id.0, current.dest_qpn);
@@ -411,14 +507,11 @@ fn modify_qp(
 }
 
 /// Frees a QP; gives the number of its asynchronous events and their element.
-fn destroy_qp(
-    nic: &mut Nic,
-    shared: &mut Shared,
-    key: ContextKey,
-    id: QpId,
-) -> (u32, u64) {
+fn destroy_qp(nic: &mut Nic, shared: &mut Shared, key: ContextKey, id: QpId) -> (u32, u64) {
     let _ = nic.engine.destroy_qp(id);
-    let Some(qp) = nic.qps.remove(id) else { return (0, 0) };
+    let Some(qp) = nic.qps.remove(id) else {
+        return (0, 0);
+    };
     let context = &mut shared.contexts[key];
     context.qps.try_remove(qp.handle as usize);
     context.sends.retain(|&q| q != id);

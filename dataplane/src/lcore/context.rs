@@ -238,7 +238,11 @@ impl QpTable {
         let size = 1u32 << index_bits;
         let mut entries = Vec::new();
         entries.resize_with(size as usize, || None);
-        QpTable { entries, shift: owner_bits, mask: size - 1 }
+        QpTable {
+            entries,
+            shift: owner_bits,
+            mask: size - 1,
+        }
     }
 
     fn index(&self, id: QpId) -> usize {
@@ -248,7 +252,9 @@ impl QpTable {
     /// The QP with this number.
     #[inline]
     pub fn get(&self, id: QpId) -> Option<&Qp> {
-        self.entries[self.index(id)].as_deref().filter(|qp| qp.id == id)
+        self.entries[self.index(id)]
+            .as_deref()
+            .filter(|qp| qp.id == id)
     }
 
     /// The QP with this number.

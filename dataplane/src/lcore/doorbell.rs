@@ -19,7 +19,10 @@ pub struct Doorbells {
 impl Doorbells {
     /// The area of lcore slot `slot`.
     pub fn new(file: Arc<ContextFile>, slot: u32) -> Doorbells {
-        Doorbells { file, base: DOORBELL_OFFSET + u64::from(slot) * DOORBELL_STRIDE }
+        Doorbells {
+            file,
+            base: DOORBELL_OFFSET + u64::from(slot) * DOORBELL_STRIDE,
+        }
     }
 
     /// Calls `rung` with each doorbell index that was rung since the last call. Only the first `limit`
@@ -53,7 +56,10 @@ impl Doorbells {
     pub fn any(&self, limit: u32) -> bool {
         let words = (limit as usize).div_ceil(64).min(MAX_QPS / 64);
         (0..words.div_ceil(64).min(DB_SUMMARY_WORDS)).any(|s| {
-            self.file.atomic_u64(self.base + DB_SUMMARY + 8 * s as u64).load(Ordering::Acquire) != 0
+            self.file
+                .atomic_u64(self.base + DB_SUMMARY + 8 * s as u64)
+                .load(Ordering::Acquire)
+                != 0
         })
     }
 

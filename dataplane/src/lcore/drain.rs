@@ -47,8 +47,14 @@ fn begin_place(
     place: &Place,
     slices: &[roceline_engine::MemSlice],
 ) {
-    let Some(qp) = nic.qps.get(place.qp) else { return };
-    let Some(mut mbuf) = nic.rx_slots.get_mut(place.packet as usize).and_then(Option::take) else {
+    let Some(qp) = nic.qps.get(place.qp) else {
+        return;
+    };
+    let Some(mut mbuf) = nic
+        .rx_slots
+        .get_mut(place.packet as usize)
+        .and_then(Option::take)
+    else {
         return;
     };
     let Some(&(_, packet)) = nic.rx_packets.iter().find(|(tag, _)| *tag == place.packet) else {
@@ -65,7 +71,10 @@ fn begin_place(
             addr: slice.addr,
             buf,
         });
-        context.ops.push_back(Op { mr: Some(slice.mr), end: None });
+        context.ops.push_back(Op {
+            mr: Some(slice.mr),
+            end: None,
+        });
         if let Some(mr) = nic.mrs.get_mut(slice.mr as usize).and_then(Option::as_mut) {
             mr.in_flight += 1;
         }
@@ -93,7 +102,9 @@ fn complete(nic: &mut Nic, shared: &mut Shared, c: &Completion) {
             qp.sq.retire(c.retire);
         }
     }
-    let Some(cq) = shared.cqs.get_mut(c.cq as usize) else { return };
+    let Some(cq) = shared.cqs.get_mut(c.cq as usize) else {
+        return;
+    };
     let cqe = Cqe {
         wr_id: c.wr_id,
         status: c.status as u32,
@@ -134,9 +145,13 @@ pub fn async_record(element: u64, kind: AsyncKind) -> [u8; 16] {
 }
 
 fn asynchronous(nic: &mut Nic, shared: &mut Shared, qp: QpId, kind: AsyncKind) {
-    let Some(qp) = nic.qps.get_mut(qp) else { return };
+    let Some(qp) = nic.qps.get_mut(qp) else {
+        return;
+    };
     qp.async_events += 1;
-    shared.contexts[qp.context].async_events.push(async_record(qp.user_handle, kind));
+    shared.contexts[qp.context]
+        .async_events
+        .push(async_record(qp.user_handle, kind));
     shared.note_events(qp.context);
 }
 
@@ -163,13 +178,10 @@ pub fn fail_overflowed(nic: &mut Nic, shared: &mut Shared, now: roceline_engine:
     }
 }
 
-fn build(
-    nic: &mut Nic,
-    shared: &mut Shared,
-    desc: &TxDesc,
-    slices: &[roceline_engine::MemSlice],
-) {
-    let Some(qp) = nic.qps.get_mut(desc.qp) else { return };
+fn build(nic: &mut Nic, shared: &mut Shared, desc: &TxDesc, slices: &[roceline_engine::MemSlice]) {
+    let Some(qp) = nic.qps.get_mut(desc.qp) else {
+        return;
+    };
     let Some(template) = &qp.template else { return };
     let Some(mut mbuf) = shared.pool.alloc() else {
         nic.counts.tx_no_mbuf += 1;
@@ -178,7 +190,9 @@ fn build(
     let context = &mut shared.contexts[qp.context];
     let payload = desc.len as usize;
     let total = template.frame_len(desc.opcode, desc.len);
-    let written = mbuf.set_len(total).and_then(|frame| template.write(desc, qp.ip_id, frame));
+    let written = mbuf
+        .set_len(total)
+        .and_then(|frame| template.write(desc, qp.ip_id, frame));
     let Some(header_len) = written else {
         // The path MTU was checked against the port's, so every packet fits an mbuf.
         nic.counts.tx_no_mbuf += 1;
@@ -217,7 +231,10 @@ fn build(
                     addr: slice.addr,
                     buf,
                 });
-                context.ops.push_back(Op { mr: Some(slice.mr), end: None });
+                context.ops.push_back(Op {
+                    mr: Some(slice.mr),
+                    end: None,
+                });
                 if let Some(mr) = nic.mrs.get_mut(slice.mr as usize).and_then(Option::as_mut) {
                     mr.in_flight += 1;
                 }
@@ -240,7 +257,10 @@ fn build(
     if qp.tx_waiting > 0 {
         // Behind a packet of the same QP that waits for its payload.
         qp.tx_waiting += 1;
-        context.ops.push_back(Op { mr: None, end: Some(end) });
+        context.ops.push_back(Op {
+            mr: None,
+            end: Some(end),
+        });
     } else {
         finish(nic, end.mbuf);
     }

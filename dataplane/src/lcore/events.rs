@@ -21,7 +21,10 @@ pub struct EventWriter<const N: usize> {
 impl<const N: usize> EventWriter<N> {
     /// A writer with room for `capacity` waiting records before it must allocate.
     pub fn new(pipe: EventPipe, capacity: usize) -> EventWriter<N> {
-        EventWriter { pipe, pending: VecDeque::with_capacity(capacity) }
+        EventWriter {
+            pipe,
+            pending: VecDeque::with_capacity(capacity),
+        }
     }
 
     /// Queues a record; [`EventWriter::flush`] writes it.
@@ -68,7 +71,9 @@ impl<const N: usize> EventWriter<N> {
     }
 
     fn write_one(&mut self) -> bool {
-        let Some(record) = self.pending.front() else { return false };
+        let Some(record) = self.pending.front() else {
+            return false;
+        };
         // SAFETY: writes one initialised record.
         let n = unsafe { libc::write(self.pipe.write.as_raw_fd(), record.as_ptr().cast(), N) };
         if n == N as isize {
@@ -113,7 +118,10 @@ mod tests {
         let mut fds = [0; 2];
         // SAFETY: fills two descriptors, which become ours.
         let (read, write) = unsafe {
-            assert_eq!(libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK), 0);
+            assert_eq!(
+                libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK),
+                0
+            );
             (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1]))
         };
         let drain = read.try_clone().unwrap();

@@ -59,7 +59,14 @@ impl Idle {
             }
             OwnedFd::from_raw_fd(fd)
         };
-        let idle = Idle { policy, epoll, wake, cpus, last_work: Nanos::ZERO, sleeps: 0 };
+        let idle = Idle {
+            policy,
+            epoll,
+            wake,
+            cpus,
+            last_work: Nanos::ZERO,
+            sleeps: 0,
+        };
         idle.watch(&idle.wake.eventfd);
         Ok(idle)
     }
@@ -81,7 +88,10 @@ impl Idle {
 
     fn control(&self, op: i32, fd: &OwnedFd) {
         // Edge-triggered: a program that never stops writing wakes us once a write, and nobody has to read.
-        let mut event = libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: 0 };
+        let mut event = libc::epoll_event {
+            events: (libc::EPOLLIN | libc::EPOLLET) as u32,
+            u64: 0,
+        };
         // SAFETY: plain system call with a local event. A failure means no wake by this fd; the longest sleep bounds it.
         unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), op, fd.as_raw_fd(), &raw mut event) };
     }
@@ -117,7 +127,11 @@ pub fn rest(lcore: &mut Lcore, work: usize, now: Nanos) {
         lcore.idle.last_work = now;
         // Memory threads that share our CPU run when we let them: often enough to keep up, seldom enough to batch.
         if lcore.helper_cpus.is_empty()
-            && lcore.shared.contexts.iter().any(|(_, c)| c.ops.len() > HELPER_BACKLOG)
+            && lcore
+                .shared
+                .contexts
+                .iter()
+                .any(|(_, c)| c.ops.len() > HELPER_BACKLOG)
         {
             std::thread::yield_now();
         }
@@ -172,9 +186,11 @@ fn sleep(lcore: &mut Lcore, now: Nanos) {
 }
 
 fn set_sleeping(lcore: &Lcore, sleeping: bool) {
-    lcore.wake.sleeping.store(u32::from(sleeping), Ordering::SeqCst);
+    lcore
+        .wake
+        .sleeping
+        .store(u32::from(sleeping), Ordering::SeqCst);
     for (_, context) in &lcore.shared.contexts {
         context.bells.set_sleeping(sleeping);
     }
 }
-

@@ -21,7 +21,10 @@ pub struct Mailbox {
 impl Mailbox {
     /// An empty queue.
     pub fn new(wake: Arc<LcoreWake>) -> Mailbox {
-        Mailbox { queue: ArrayQueue::new(CAPACITY), wake }
+        Mailbox {
+            queue: ArrayQueue::new(CAPACITY),
+            wake,
+        }
     }
 
     /// The oldest request.

@@ -30,6 +30,7 @@ use slab::Slab;
 
 pub use idle::IdlePolicy;
 pub use mailbox::Mailbox;
+pub use nic::NicCounts;
 
 use crate::memory::helper::LcoreWake;
 use crate::nic::NicInfo;
@@ -109,7 +110,10 @@ impl Lcore {
             }
         }
         Ok(Lcore {
-            nics: nics.into_iter().map(|n| Nic::new(n.info, n.port, n.polled, n.engine)).collect(),
+            nics: nics
+                .into_iter()
+                .map(|n| Nic::new(n.info, n.port, n.polled, n.engine))
+                .collect(),
             shared: Shared {
                 contexts: Slab::new(),
                 cqs: Slab::new(),
@@ -192,16 +196,27 @@ impl Lcore {
         self.nics[nic].engine.counters()
     }
 
+    /// What NIC `nic` counted outside its transport.
+    ///
+    /// # Panics
+    /// If there is no such NIC.
+    pub fn nic_counts(&self, nic: usize) -> NicCounts {
+        self.nics[nic].counts
+    }
+
     fn messages(&mut self, now: Nanos) -> usize {
         let mut served = 0;
         while served < REQUESTS_PER_POLL {
-            let Some(request) = self.mailbox.pop() else { break };
+            let Some(request) = self.mailbox.pop() else {
+                break;
+            };
             commands::serve(self, request, now);
             served += 1;
         }
         if served > 0 {
             self.keys.clear();
-            self.keys.extend(self.shared.contexts.iter().map(|(key, _)| key));
+            self.keys
+                .extend(self.shared.contexts.iter().map(|(key, _)| key));
         }
         served
     }
@@ -225,7 +240,8 @@ impl Lcore {
                     self.forget(context);
                 }
             }
-            self.keys.extend(self.shared.contexts.iter().map(|(key, _)| key));
+            self.keys
+                .extend(self.shared.contexts.iter().map(|(key, _)| key));
         }
         if !self.shared.event_contexts.is_empty() && now >= self.event_retry {
             self.write_events(now);
@@ -235,7 +251,9 @@ impl Lcore {
     fn write_events(&mut self, now: Nanos) {
         let contexts = &mut self.shared.contexts;
         self.shared.event_contexts.retain(|&key| {
-            let Some(context) = contexts.get_mut(key) else { return false };
+            let Some(context) = contexts.get_mut(key) else {
+                return false;
+            };
             context.async_events.flush();
             let mut pending = context.async_events.has_pending();
             for (_, channel) in &mut context.channels {

@@ -58,7 +58,11 @@ pub struct CycleProbe {
 impl CycleProbe {
     /// Starts to measure.
     pub fn new() -> CycleProbe {
-        CycleProbe { cycles: [0; Stage::ALL.len()], stage: Stage::End, since: tsc() }
+        CycleProbe {
+            cycles: [0; Stage::ALL.len()],
+            stage: Stage::End,
+            since: tsc(),
+        }
     }
 
     /// Cycles spent in `stage` so far.

@@ -40,11 +40,17 @@ impl Ring {
 
     /// The program's producer index; work before it is readable.
     fn producer(&self) -> u32 {
-        self.file.atomic_u32(self.loc.offset + Q_PRODUCER).load(Ordering::Acquire) & self.loc.mask
+        self.file
+            .atomic_u32(self.loc.offset + Q_PRODUCER)
+            .load(Ordering::Acquire)
+            & self.loc.mask
     }
 
     fn consumer(&self) -> u32 {
-        self.file.atomic_u32(self.loc.offset + Q_CONSUMER).load(Ordering::Acquire) & self.loc.mask
+        self.file
+            .atomic_u32(self.loc.offset + Q_CONSUMER)
+            .load(Ordering::Acquire)
+            & self.loc.mask
     }
 
     fn store_consumer(&self, index: u32) {
@@ -78,13 +84,14 @@ pub struct SendQueue {
 
 impl SendQueue {
     /// A new, empty queue.
-    pub fn new(
-        file: Arc<ContextFile>,
-        loc: QueueLoc,
-        max_sge: u32,
-        max_inline: u32,
-    ) -> SendQueue {
-        SendQueue { ring: Ring { file, loc }, head: 0, tail: 0, max_sge, max_inline }
+    pub fn new(file: Arc<ContextFile>, loc: QueueLoc, max_sge: u32, max_inline: u32) -> SendQueue {
+        SendQueue {
+            ring: Ring { file, loc },
+            head: 0,
+            tail: 0,
+            max_sge,
+            max_inline,
+        }
     }
 
     /// Copies the next request and its entries, and steps over it.
@@ -101,9 +108,19 @@ impl SendQueue {
             // Inline bytes must lie in the slot; a longer length makes the request fail in its turn.
             let fits = u64::from(dma.length) <= self.ring.elem_bytes() - SEND_WQE_SGES
                 && dma.length <= self.max_inline;
-            (0, if fits { u64::from(dma.length) } else { u64::MAX })
+            (
+                0,
+                if fits {
+                    u64::from(dma.length)
+                } else {
+                    u64::MAX
+                },
+            )
         } else {
-            (dma.num_sge, self.copy_sges(slot, SEND_WQE_SGES, dma.num_sge.min(self.max_sge), sges))
+            (
+                dma.num_sge,
+                self.copy_sges(slot, SEND_WQE_SGES, dma.num_sge.min(self.max_sge), sges),
+            )
         };
         self.head = self.ring.next(slot);
         Some(SendWr {
@@ -168,7 +185,12 @@ pub struct RecvQueue {
 impl RecvQueue {
     /// A new, empty queue.
     pub fn new(file: Arc<ContextFile>, loc: QueueLoc, max_sge: u32) -> RecvQueue {
-        RecvQueue { ring: Ring { file, loc }, head: 0, tail: 0, max_sge }
+        RecvQueue {
+            ring: Ring { file, loc },
+            head: 0,
+            tail: 0,
+            max_sge,
+        }
     }
 
     /// Copies the next request into `wr` and steps over it.
@@ -180,9 +202,18 @@ impl RecvQueue {
         let wqe: RecvWqe = self.ring.copy(slot, 0);
         wr.wr_id = wqe.wr_id;
         // More entries than the slot can hold make the request fail in its turn: the number is kept.
-        wr.num_sge =
-            if wqe.dma.num_sge > self.max_sge { MAX_SGE as u32 + 1 } else { wqe.dma.num_sge };
-        copy_sges(&self.ring, slot, RECV_WQE_SGES, wqe.dma.num_sge.min(self.max_sge), &mut wr.sges);
+        wr.num_sge = if wqe.dma.num_sge > self.max_sge {
+            MAX_SGE as u32 + 1
+        } else {
+            wqe.dma.num_sge
+        };
+        copy_sges(
+            &self.ring,
+            slot,
+            RECV_WQE_SGES,
+            wqe.dma.num_sge.min(self.max_sge),
+            &mut wr.sges,
+        );
         self.head = self.ring.next(slot);
         true
     }
@@ -229,7 +260,11 @@ pub struct CompletionQueue {
 impl CompletionQueue {
     /// A new, empty queue.
     pub fn new(file: Arc<ContextFile>, loc: QueueLoc) -> CompletionQueue {
-        CompletionQueue { ring: Ring { file, loc }, producer: 0, consumer: 0 }
+        CompletionQueue {
+            ring: Ring { file, loc },
+            producer: 0,
+            consumer: 0,
+        }
     }
 
     /// Writes a completion, then the producer index.
@@ -241,7 +276,10 @@ impl CompletionQueue {
                 return Err(CqFull);
             }
         }
-        let to = self.ring.file.at(self.ring.slot(self.producer), size_of::<Cqe>() as u64);
+        let to = self
+            .ring
+            .file
+            .at(self.ring.slot(self.producer), size_of::<Cqe>() as u64);
         // SAFETY: in bounds and aligned (64-byte slots). Volatile since the program may look at any time.
         unsafe { to.cast::<Cqe>().as_ptr().write_volatile(*cqe) };
         self.producer = next;
@@ -260,12 +298,21 @@ mod tests {
     }
 
     fn loc(log2_elem: u32, mask: u32) -> QueueLoc {
-        QueueLoc { offset: FILE_BYTES - (1 << 20), log2_elem, mask }
+        QueueLoc {
+            offset: FILE_BYTES - (1 << 20),
+            log2_elem,
+            mask,
+        }
     }
 
     fn poke<T: Copy>(file: &ContextFile, offset: u64, value: T) {
         // SAFETY: in bounds and aligned; a test plays the program.
-        unsafe { file.at(offset, size_of::<T>() as u64).cast::<T>().as_ptr().write_volatile(value) }
+        unsafe {
+            file.at(offset, size_of::<T>() as u64)
+                .cast::<T>()
+                .as_ptr()
+                .write_volatile(value)
+        }
     }
 
     #[test]
@@ -294,7 +341,10 @@ mod tests {
         let file = file();
         let loc = loc(6, 3);
         let mut cq = CompletionQueue::new(Arc::clone(&file), loc);
-        let cqe = Cqe { wr_id: 5, ..Cqe::default() };
+        let cqe = Cqe {
+            wr_id: 5,
+            ..Cqe::default()
+        };
         for _ in 0..3 {
             cq.push(&cqe).unwrap();
         }

@@ -39,7 +39,9 @@ pub fn snapshot(lcore: &Lcore) -> Snapshot {
             pds: shared.pds.iter().filter(|(_, pd)| ours(pd.context)).count() as u32,
         });
         for qp in nic.qps.iter() {
-            let Ok((attr, _)) = nic.engine.query_qp(qp.id) else { continue };
+            let Ok((attr, _)) = nic.engine.query_qp(qp.id) else {
+                continue;
+            };
             all.qps.push(QpSnapshot {
                 device: nic.info.name.clone(),
                 qpn: qp.id.0,

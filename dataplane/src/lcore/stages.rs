@@ -26,7 +26,9 @@ pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
     }
     nic.port.rx_burst(&mut nic.rx_burst);
     while nic.rx_burst.len() < RX_BURST {
-        let Some(mbuf) = nic.loopback.pop_front() else { break };
+        let Some(mbuf) = nic.loopback.pop_front() else {
+            break;
+        };
         if let Err(mbuf) = nic.rx_burst.push(mbuf) {
             nic.loopback.push_front(mbuf);
             break;
@@ -55,7 +57,12 @@ pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
             nic.engine.counters_mut().rx_icrc_encapsulated += 1;
             continue;
         }
-        if !nic.info.gids.iter().any(|entry| entry.gid == parsed.packet.dst) {
+        if !nic
+            .info
+            .gids
+            .iter()
+            .any(|entry| entry.gid == parsed.packet.dst)
+        {
             nic.counts.rx_not_ours += 1;
             continue;
         }
@@ -72,7 +79,8 @@ pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
     }
     for i in 0..nic.rx_packets.len() {
         let (tag, packet) = nic.rx_packets[i];
-        nic.engine.rx(&packet, tag, now, &mut nic.qps, &mut shared.out);
+        nic.engine
+            .rx(&packet, tag, now, &mut nic.qps, &mut shared.out);
         if !shared.out.has_room() {
             drain(nic, shared);
         }
@@ -96,7 +104,9 @@ pub fn operations(nic: &mut Nic, shared: &mut Shared, key: ContextKey, now: Nano
     while shared.ends.len() < ENDS_PER_POLL {
         let Some(op) = context.ops.front() else { break };
         if let Some(index) = op.mr {
-            let Some(done) = context.helper.outcome() else { break };
+            let Some(done) = context.helper.outcome() else {
+                break;
+            };
             context.fault |= !done;
             release(nic, index);
         }
@@ -133,7 +143,9 @@ pub fn operations(nic: &mut Nic, shared: &mut Shared, key: ContextKey, now: Nano
                 );
             }
             Then::Send => {
-                let Some(qp) = nic.qps.get_mut(end.qp) else { continue };
+                let Some(qp) = nic.qps.get_mut(end.qp) else {
+                    continue;
+                };
                 qp.tx_waiting = qp.tx_waiting.saturating_sub(1);
                 if !nic.engine.is_current(end.qp, end.epoch, end.side) {
                     continue;
@@ -164,7 +176,9 @@ pub fn operations(nic: &mut Nic, shared: &mut Shared, key: ContextKey, now: Nano
 
 /// An operation no longer uses a region; whoever waits for the last one is told.
 fn release(nic: &mut Nic, index: u32) {
-    let Some(slot) = nic.mrs.get_mut(index as usize) else { return };
+    let Some(slot) = nic.mrs.get_mut(index as usize) else {
+        return;
+    };
     let Some(mr) = slot else { return };
     mr.in_flight -= 1;
     if mr.in_flight == 0 {
@@ -181,7 +195,9 @@ pub fn doorbells(nic: &mut Nic, shared: &mut Shared, key: ContextKey) -> usize {
     let context = &mut shared.contexts[key];
     let (qps, sends, table) = (&context.qps, &mut context.sends, &mut nic.qps);
     context.bells.collect(context.bell_limit, |index| {
-        let Some(qp) = qps.get(index as usize).and_then(|&id| table.get_mut(id)) else { return };
+        let Some(qp) = qps.get(index as usize).and_then(|&id| table.get_mut(id)) else {
+            return;
+        };
         if !qp.in_sends {
             qp.in_sends = true;
             sends.push_back(qp.id);
@@ -192,8 +208,12 @@ pub fn doorbells(nic: &mut Nic, shared: &mut Shared, key: ContextKey) -> usize {
     let mut sges = [Sge::default(); MAX_SGE];
     while turns > 0 && count < SENDS_PER_POLL {
         turns -= 1;
-        let Some(id) = shared.contexts[key].sends.pop_front() else { break };
-        let Some(qp) = nic.qps.get_mut(id) else { continue };
+        let Some(id) = shared.contexts[key].sends.pop_front() else {
+            break;
+        };
+        let Some(qp) = nic.qps.get_mut(id) else {
+            continue;
+        };
         let mut more = false;
         for _ in 0..16 {
             if !nic.engine.wants_sends(id) {
@@ -249,7 +269,9 @@ pub fn transmit(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
     }
     loop {
         while nic.tx_burst.len() < RX_BURST {
-            let Some(mbuf) = nic.tx.pop_front() else { break };
+            let Some(mbuf) = nic.tx.pop_front() else {
+                break;
+            };
             if let Err(mbuf) = nic.tx_burst.push(mbuf) {
                 nic.tx.push_front(mbuf);
                 break;

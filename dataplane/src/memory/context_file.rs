@@ -25,7 +25,10 @@ impl ContextFile {
     pub fn create() -> io::Result<ContextFile> {
         // SAFETY: the name is a NUL-terminated literal.
         let fd = unsafe {
-            libc::memfd_create(c"roceline-context".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)
+            libc::memfd_create(
+                c"roceline-context".as_ptr(),
+                libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING,
+            )
         };
         if fd < 0 {
             return Err(io::Error::last_os_error());
@@ -72,7 +75,10 @@ impl ContextFile {
     /// If the range is outside the file: offsets come from the daemon, never from the program.
     #[inline]
     pub fn at(&self, offset: u64, len: u64) -> NonNull<u8> {
-        assert!(offset <= FILE_BYTES && len <= FILE_BYTES - offset, "offset {offset:#x}+{len:#x}");
+        assert!(
+            offset <= FILE_BYTES && len <= FILE_BYTES - offset,
+            "offset {offset:#x}+{len:#x}"
+        );
         // SAFETY: inside the mapping, checked above.
         unsafe { self.base.add(offset as usize) }
     }

@@ -94,11 +94,7 @@ pub struct MemHelper {
 
 impl MemHelper {
     /// Starts the thread on one of `cpus` (none: on those of the caller). `mem` is the program's `/proc/self/mem`.
-    pub fn start(
-        mem: OwnedFd,
-        lcore: Arc<LcoreWake>,
-        cpus: Arc<[usize]>,
-    ) -> io::Result<MemHelper> {
+    pub fn start(mem: OwnedFd, lcore: Arc<LcoreWake>, cpus: Arc<[usize]>) -> io::Result<MemHelper> {
         let shared = Arc::new(Shared {
             work: ArrayQueue::new(CAPACITY),
             outcomes: ArrayQueue::new(CAPACITY),
@@ -107,12 +103,16 @@ impl MemHelper {
             lcore,
         });
         let mine = Arc::clone(&shared);
-        let handle =
-            thread::Builder::new().name("memory".into()).spawn(move || {
+        let handle = thread::Builder::new()
+            .name("memory".into())
+            .spawn(move || {
                 restrict_to(&cpus);
                 run(&mine, &mem);
             })?;
-        Ok(MemHelper { shared, thread: handle.thread().clone() })
+        Ok(MemHelper {
+            shared,
+            thread: handle.thread().clone(),
+        })
     }
 
     /// Hands over a piece. False if there is no room, which cannot be while fewer than [`CAPACITY`] are under way.
@@ -228,7 +228,10 @@ fn transfer(mem: &OwnedFd, pieces: &[Piece]) -> impl Iterator<Item = bool> + use
     let first = pieces[0].addr;
     let mut moved = 0u64;
     while moved < total {
-        let mut iov = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; JOIN];
+        let mut iov = [libc::iovec {
+            iov_base: std::ptr::null_mut(),
+            iov_len: 0,
+        }; JOIN];
         let mut count = 0;
         let mut skip = moved;
         for piece in pieces {
@@ -243,7 +246,9 @@ fn transfer(mem: &OwnedFd, pieces: &[Piece]) -> impl Iterator<Item = bool> + use
             skip = 0;
             count += 1;
         }
-        let Ok(offset) = libc::off_t::try_from(first.wrapping_add(moved)) else { break };
+        let Ok(offset) = libc::off_t::try_from(first.wrapping_add(moved)) else {
+            break;
+        };
         // SAFETY: the buffers are valid for their lengths until the outcome is reported (see `Piece`).
         let n = unsafe {
             match pieces[0].direction {
@@ -263,7 +268,11 @@ fn transfer(mem: &OwnedFd, pieces: &[Piece]) -> impl Iterator<Item = bool> + use
         }
         moved += n as u64;
     }
-    let lens: Vec<u32> = if moved == total { Vec::new() } else { pieces.iter().map(|p| p.len).collect() };
+    let lens: Vec<u32> = if moved == total {
+        Vec::new()
+    } else {
+        pieces.iter().map(|p| p.len).collect()
+    };
     let count = pieces.len();
     let mut end = 0u64;
     (0..count).map(move |i| match lens.get(i) {
@@ -283,10 +292,17 @@ mod tests {
     use std::time::{Duration, Instant};
 
     fn helper() -> MemHelper {
-        let mem = OpenOptions::new().read(true).write(true).open("/proc/self/mem").unwrap();
+        let mem = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open("/proc/self/mem")
+            .unwrap();
         // SAFETY: a new descriptor.
         let eventfd = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };
-        let wake = Arc::new(LcoreWake { sleeping: AtomicU32::new(0), eventfd });
+        let wake = Arc::new(LcoreWake {
+            sleeping: AtomicU32::new(0),
+            eventfd,
+        });
         MemHelper::start(mem.into(), wake, Arc::new([])).unwrap()
     }
 
@@ -339,7 +355,7 @@ mod tests {
         for addr in [16, program.as_mut_ptr() as u64] {
             assert!(h.push(Piece {
                 direction: Direction::Place,
-                    len: 8,
+                len: 8,
                 addr,
                 buf: bytes.as_mut_ptr()
             }));

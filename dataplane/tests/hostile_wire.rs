@@ -1,0 +1,287 @@
+//! What comes from the wire malformed is counted, dropped, and nothing else: no completion, no answer, no change of
+//! the QP. The frames reach the NIC through its port, as a peer's would.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::time::{Duration, Instant};
+
+use roceline::bench::{Producer, ProducerQp};
+use roceline::config::{Config, Preset};
+use roceline::lcore::probe::NoProbe;
+use roceline::lcore::{IdlePolicy, Lcore, LcoreConfig, Mailbox, NicConfig};
+use roceline::memory::helper::LcoreWake;
+use roceline::port::{
+    Burst, Driver, Eal, EalConfig, FabricEnd, FabricLink, FabricLinkConfig, Mempool, MempoolConfig,
+    Port,
+};
+use roceline_engine::descriptor::{Payload, Side, TxDesc};
+use roceline_engine::verbs::{Mtu, Path, QpId, Sge};
+use roceline_engine::wire::{ExtHeaders, HeaderTemplate, Opcode, Psn, icrc};
+use roceline_engine::{AckPolicy, EngineConfig};
+
+const PAYLOAD: usize = 61;
+
+struct World {
+    lcore: Lcore,
+    wire: FabricEnd,
+    pool: Arc<Mempool>,
+    program: Producer,
+    qp: ProducerQp,
+    template: HeaderTemplate,
+}
+
+impl World {
+    fn new() -> World {
+        let config = Config::preset(Preset::Pair).unwrap();
+        let infos = config.nic_infos();
+        let eal = Eal::init(&EalConfig::default()).unwrap();
+        let pool = Mempool::new(&eal, &MempoolConfig::default()).unwrap();
+        let (nic_end, wire) = FabricLink::pair(&FabricLinkConfig {
+            mtu: infos[0].port_mtu,
+            ..FabricLinkConfig::default()
+        })
+        .unwrap();
+        let nic = NicConfig {
+            info: Arc::new(infos[0].clone()),
+            port: Port::new(nic_end),
+            polled: false,
+            engine: EngineConfig {
+                max_qps: 64,
+                max_mrs: 64,
+                window: 256,
+                ack_policy: AckPolicy::PerMessage,
+                owner: 0,
+                owner_bits: 0,
+                seed: 1,
+            },
+        };
+        // SAFETY: a new descriptor that becomes ours.
+        let eventfd = unsafe {
+            use std::os::fd::{FromRawFd, OwnedFd};
+            OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK))
+        };
+        let wake = Arc::new(LcoreWake {
+            sleeping: AtomicU32::new(0),
+            eventfd,
+        });
+        let mailbox = Arc::new(Mailbox::new(Arc::clone(&wake)));
+        let lcore_config = LcoreConfig {
+            cpu: None,
+            helper_cpus: Arc::new([]),
+            cpus: 1,
+            idle: IdlePolicy::Spin,
+        };
+        let mut lcore = Lcore::new(
+            lcore_config,
+            vec![nic],
+            Arc::clone(&pool),
+            Arc::clone(&mailbox),
+            wake,
+        )
+        .unwrap();
+        let mut poll = || {
+            lcore.turn(&mut NoProbe);
+        };
+        let mut program = Producer::open(mailbox, 1, 0, 6, &mut poll).unwrap();
+        let qp = program.create_qp(6, &mut poll).unwrap();
+        program
+            .connect(&qp, &infos[0], &infos[1], 0x77, Mtu::M1024, &mut poll)
+            .unwrap();
+        let path = Path {
+            sgid: infos[1].gids[0].gid,
+            dgid: infos[0].gids[0].gid,
+            smac: infos[1].mac,
+            dmac: infos[0].mac,
+            hop_limit: 64,
+            ..Path::default()
+        };
+        let template = HeaderTemplate::new(&path, 0xc123, qp.qpn, 0xffff);
+        World {
+            lcore,
+            wire,
+            pool,
+            program,
+            qp,
+            template,
+        }
+    }
+
+    /// A good SEND_ONLY with the PSN that the QP expects.
+    fn good(&self) -> Vec<u8> {
+        let desc = TxDesc {
+            qp: QpId(self.qp.qpn),
+            epoch: 0,
+            side: Side::Requester,
+            opcode: Opcode::RC_SEND_ONLY,
+            ack_req: true,
+            solicited: false,
+            psn: Psn::new(0),
+            ext: ExtHeaders::default(),
+            len: PAYLOAD as u32,
+            payload: Payload::None,
+        };
+        let mut frame = vec![0; self.template.frame_len(desc.opcode, desc.len)];
+        let at = self.template.write(&desc, 1, &mut frame).unwrap();
+        frame[at..at + PAYLOAD].fill(0x5a);
+        assert!(icrc::seal(&mut frame, 14));
+        frame
+    }
+
+    /// Puts a frame on the wire and lets the NIC deal with it.
+    fn deliver(&mut self, frame: &[u8]) {
+        let mut mbuf = self.pool.alloc().unwrap();
+        mbuf.set_len(frame.len()).unwrap().copy_from_slice(frame);
+        let mut burst = Burst::new();
+        assert!(burst.push(mbuf).is_ok());
+        assert_eq!(self.wire.tx_burst(&mut burst), 1);
+        self.lcore.turn(&mut NoProbe);
+        self.lcore.turn(&mut NoProbe);
+    }
+
+    /// (malformed, bad ICRC, other traffic or not ours, believed)
+    fn counts(&self) -> (u64, u64, u64, u64) {
+        let c = self.lcore.counters(0);
+        let n = self.lcore.nic_counts(0);
+        (
+            c.rx_malformed,
+            c.rx_icrc_encapsulated,
+            n.rx_not_roce + n.rx_not_ours,
+            c.rdma_rx_packets,
+        )
+    }
+
+    /// Nothing came of it: no completion, no packet.
+    fn assert_silent(&mut self, what: &str) {
+        assert_eq!(self.program.poll_cq(), None, "{what}: a completion");
+        let mut burst = Burst::new();
+        assert_eq!(self.wire.rx_burst(&mut burst), 0, "{what}: an answer");
+    }
+}
+
+/// Seals a frame again after a change that the ICRC covers; also the IPv4 header checksum.
+fn reseal(frame: &mut [u8]) {
+    frame[24..26].fill(0);
+    let sum: u32 = frame[14..34]
+        .chunks(2)
+        .map(|b| u32::from(u16::from_be_bytes([b[0], b[1]])))
+        .sum();
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    assert!(icrc::seal(frame, 14));
+}
+
+#[test]
+fn malformed_packets_are_counted_and_dropped_and_nothing_else() {
+    const IP: usize = 14;
+    const UDP: usize = IP + 20;
+    const BTH: usize = UDP + 8;
+    let mut world = World::new();
+    let mut buffer = [0u8; 128];
+    let key = {
+        let lcore = &mut world.lcore;
+        let mut poll = || {
+            lcore.turn(&mut NoProbe);
+        };
+        world
+            .program
+            .register(buffer.as_mut_ptr() as u64, 128, &mut poll)
+            .unwrap()
+    };
+    let sge = Sge {
+        addr: buffer.as_ptr() as u64,
+        length: 128,
+        lkey: key,
+    };
+    world.program.post_recv(&mut world.qp, sge);
+    let good = world.good();
+
+    // Every length short of the whole.
+    for len in 0..good.len() {
+        let before = world.counts();
+        world.deliver(&good[..len]);
+        let after = world.counts();
+        let dropped = (after.0 - before.0) + (after.1 - before.1) + (after.2 - before.2);
+        assert_eq!((dropped, after.3 - before.3), (1, 0), "cut to {len} bytes");
+        world.assert_silent("short packet");
+    }
+
+    // Changes with a good ICRC and IP checksum: only the parser stands in their way.
+    type Change = fn(&mut Vec<u8>);
+    let malformed: [(&str, Change); 8] = [
+        ("unknown opcode", |f| f[BTH] = 0x1f),
+        ("reserved transport", |f| f[BTH] = 0xe0),
+        ("pad on an ACK", |f| f[BTH] = 0x11),
+        ("BTH version", |f| f[BTH + 1] |= 0x0f),
+        ("IP length beyond the frame", |f| {
+            f[IP + 2..IP + 4].copy_from_slice(&0xffffu16.to_be_bytes())
+        }),
+        ("IP length within the headers", |f| {
+            f[IP + 2..IP + 4].copy_from_slice(&30u16.to_be_bytes())
+        }),
+        ("UDP length beyond IP", |f| {
+            f[UDP + 4..UDP + 6].copy_from_slice(&0xffffu16.to_be_bytes())
+        }),
+        ("UDP length within the BTH", |f| {
+            f[UDP + 4..UDP + 6].copy_from_slice(&12u16.to_be_bytes())
+        }),
+    ];
+    for (what, change) in malformed {
+        let before = world.counts();
+        let mut frame = good.clone();
+        change(&mut frame);
+        reseal(&mut frame);
+        world.deliver(&frame);
+        let after = world.counts();
+        assert_eq!((after.0 - before.0, after.3 - before.3), (1, 0), "{what}");
+        world.assert_silent(what);
+    }
+
+    // One bit wrong anywhere under the ICRC.
+    for byte in (BTH..good.len()).filter(|&b| b != BTH + 4) {
+        let before = world.counts();
+        let mut frame = good.clone();
+        frame[byte] ^= 0x10;
+        world.deliver(&frame);
+        let after = world.counts();
+        let dropped = (after.0 - before.0) + (after.1 - before.1);
+        assert_eq!(
+            (dropped, after.3 - before.3),
+            (1, 0),
+            "bit flipped in byte {byte}"
+        );
+        world.assert_silent("bad ICRC");
+    }
+
+    // Not for us.
+    let before = world.counts();
+    let mut frame = good.clone();
+    frame[IP + 19] ^= 0x40;
+    reseal(&mut frame);
+    world.deliver(&frame);
+    assert_eq!(world.counts().2 - before.2, 1);
+    world.assert_silent("another address");
+    let unknown = world.lcore.counters(0).rx_unknown_qp;
+    let mut frame = good.clone();
+    frame[BTH + 7] ^= 0x1;
+    reseal(&mut frame);
+    world.deliver(&frame);
+    assert_eq!(world.lcore.counters(0).rx_unknown_qp - unknown, 1);
+    world.assert_silent("another QP");
+
+    // The QP has not changed: the good packet is the one that it expects.
+    world.deliver(&good);
+    let end = Instant::now() + Duration::from_secs(60);
+    let cqe = loop {
+        world.lcore.turn(&mut NoProbe);
+        if let Some(cqe) = world.program.poll_cq() {
+            break cqe;
+        }
+        assert!(Instant::now() < end, "the good packet never arrived");
+        std::thread::yield_now();
+    };
+    assert_eq!((cqe.status, cqe.byte_len), (0, PAYLOAD as u32));
+    assert!(
+        buffer[..PAYLOAD].iter().all(|&b| b == 0x5a) && buffer[PAYLOAD..].iter().all(|&b| b == 0)
+    );
+}
