@@ -149,7 +149,12 @@ impl Outputs {
 
     /// Arrays without room, which cost no allocation: what stands in while a caller works the real ones off.
     pub const fn hollow() -> Outputs {
-        Outputs { tx: Vec::new(), slices: Vec::new(), place: Vec::new(), events: Vec::new() }
+        Outputs {
+            tx: Vec::new(),
+            slices: Vec::new(),
+            place: Vec::new(),
+            events: Vec::new(),
+        }
     }
 
     /// Whether any engine call can be made without emptying the arrays first.

@@ -252,7 +252,9 @@ pub enum QpError {
         to: QpState,
     },
     /// Attributes missing or not allowed in this transition (IBTA table "QP state transition properties").
-    #[error("going from {from:?} to {to:?}: missing attributes {missing:#x}, not allowed {excess:#x}")]
+    #[error(
+        "going from {from:?} to {to:?}: missing attributes {missing:#x}, not allowed {excess:#x}"
+    )]
     Mask {
         /// Present state.
         from: QpState,

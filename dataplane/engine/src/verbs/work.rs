@@ -98,7 +98,15 @@ pub struct RecvWr {
 impl RecvWr {
     /// An empty request, to be overwritten.
     pub const fn empty() -> RecvWr {
-        RecvWr { wr_id: 0, num_sge: 0, sges: [Sge { addr: 0, length: 0, lkey: 0 }; MAX_SGE] }
+        RecvWr {
+            wr_id: 0,
+            num_sge: 0,
+            sges: [Sge {
+                addr: 0,
+                length: 0,
+                lkey: 0,
+            }; MAX_SGE],
+        }
     }
 }
 
