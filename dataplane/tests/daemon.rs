@@ -48,7 +48,7 @@ fn packets(daemon: &Daemon) -> u64 {
     devices
         .iter()
         .map(|device| {
-            device["counters"]["rdma_tx_packets"]
+            device["counters"]["port_xmit_packets"]
                 .as_u64()
                 .expect("a counter")
         })
