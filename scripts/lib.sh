@@ -36,9 +36,9 @@ need() {
     [ ${#missing[@]} -gt 0 ] || return 0
     command -v apt-get >/dev/null || die "not a Debian system; install what these packages hold: ${missing[*]}"
     say "installing Debian packages: ${missing[*]}"
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq update
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends -y "${missing[@]}" \
-        >/dev/null
+    local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300)
+    as_root "${apt[@]}" update
+    as_root "${apt[@]}" install --no-install-recommends -y "${missing[@]}" >/dev/null
 }
 
 rust_is_recent() {
