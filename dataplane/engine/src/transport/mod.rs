@@ -482,7 +482,7 @@ fn takes_sends(qp: &Qp) -> bool {
 }
 
 /// Whether a packet is of this connection: RC, between the two addresses, with the P_Key of the default
-/// partition (IBTA 9.6.1). Anybody can write a QPN into a packet.
+/// partition (IBTA 9.6, packet validation). Anybody can write a QPN into a packet.
 #[inline]
 fn belongs(qp: &Qp, packet: &Packet) -> bool {
     const DEFAULT_PARTITION: u16 = 0x7fff;

@@ -2,7 +2,7 @@
 //!
 //! A number is, from its low bits up: the owner's lcore, an index into the table, and a generation that
 //! steps each time the index is used again. A freed index rests in a FIFO quarantine first, so that packets and
-//! work of a dead QP do not meet a new one (IBTA 12.9.8.4.1, timewait).
+//! work of a dead QP do not meet a new one (IBTA 12.9.8, TimeWait).
 
 use std::collections::VecDeque;
 

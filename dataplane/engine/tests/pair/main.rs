@@ -4,6 +4,7 @@
 #[path = "../captures/mod.rs"]
 mod captured;
 mod captures;
+mod hostile;
 mod link;
 mod memory;
 mod node;

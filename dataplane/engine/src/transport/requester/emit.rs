@@ -42,7 +42,7 @@ pub(crate) fn emit(qp: &mut Qp, quota: usize, env: &mut Env<'_>) -> usize {
 
 /// Gives the next request its PSNs, if it may start now and is sound.
 fn start(qp: &mut Qp, env: &mut Env<'_>) -> bool {
-    // SQD: what has started goes on, nothing new starts (IBTA 10.3.1.5).
+    // SQD: what has started goes on, nothing new starts (IBTA 10.3.1).
     if qp.state != QpState::Rts {
         return false;
     }
@@ -185,7 +185,7 @@ fn emit_data(qp: &mut Qp, env: &mut Env<'_>) -> bool {
         opcode,
         ack_req,
         // The event at the peer comes with the completion, hence with the last packet, and only where the
-        // peer has a completion (IBTA 9.2.3).
+        // peer has a completion.
         solicited: last && w.solicited && w.op != WrOpcode::Write,
         psn: r.snd,
         ext,

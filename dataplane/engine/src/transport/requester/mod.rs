@@ -259,7 +259,7 @@ impl Requester {
     /// Whether something may be left to emit.
     #[inline]
     pub fn has_unsent(&self) -> bool {
-        self.cur != self.tail && self.wait != Wait::Rnr && self.stop != Some(self.cur)
+        self.cur != self.tail && self.wait != Wait::Rnr && !self.stopped_at(self.cur)
     }
 
     /// Puts a request into the ring. What is wrong with it in itself is noted now and reported in its turn.
@@ -346,13 +346,19 @@ impl Requester {
     /// Whether an answer is still to come that matters.
     #[inline]
     fn awaits_response(&self) -> bool {
-        self.snd != self.una && self.stop != Some(self.una_wqe)
+        self.snd != self.una && !self.stopped_at(self.una_wqe)
+    }
+
+    /// Whether the request at `index`, or one before it, has an error.
+    #[inline]
+    fn stopped_at(&self, index: u32) -> bool {
+        self.stop
+            .is_some_and(|stop| index.wrapping_sub(self.head) >= stop.wrapping_sub(self.head))
     }
 
     /// Gives a request its error, unless it or one before it has one.
     fn set_error(&mut self, index: u32, status: WcStatus) {
-        let earlier = |stop: u32| index.wrapping_sub(self.head) < stop.wrapping_sub(self.head);
-        if self.stop.is_none_or(earlier) {
+        if !self.stopped_at(index) {
             self.stop = Some(index);
             self.wqe_mut(index).error = Some(status);
         }

@@ -64,7 +64,7 @@ fn acknowledge(qp: &mut Qp, upto: Psn, env: &mut Env<'_>) {
     let r = &mut qp.req;
     let target = r.ahead(upto);
     let mut reached = 0;
-    while reached < target && r.stop != Some(r.una_wqe) {
+    while reached < target && !r.stopped_at(r.una_wqe) {
         let w = r.wqe(r.una_wqe);
         if w.is_read() {
             break;
@@ -119,13 +119,13 @@ fn on_read_response(qp: &mut Qp, packet: &Packet, tag: u32, env: &mut Env<'_>) {
     let mtu = qp.mtu();
     let r = &mut qp.req;
     let index = r.una_wqe;
-    if r.stop == Some(index) || index == r.started {
+    if r.stopped_at(index) || index == r.started {
         env.counters.rx_dropped += 1;
         return;
     }
     let w = *r.wqe(index);
     if r.una != packet.psn {
-        // Responses are missing (IBTA 9.7.3: implied NAK); what follows the gap is of no use.
+        // Responses are missing (IBTA 9.7.6: an implied NAK); what follows the gap is of no use.
         env.counters.rx_dropped += 1;
         implied_nak(qp, env);
         return;

@@ -78,7 +78,7 @@ pub(super) fn activate(qp: &mut Qp, slot: u8) {
     qp.resp.active |= 1 << slot;
 }
 
-/// A duplicate of a READ: it is executed again from the PSN asked for, which may be in its middle (IBTA 9.7.5.1.4).
+/// A duplicate of a READ: it is executed again from the PSN asked for, which may be in its middle (IBTA 9.7.5.1).
 /// One that is no longer kept is dropped, as is one that asks for something else than it did at first.
 pub(super) fn repeat(qp: &mut Qp, packet: &Packet, env: &mut Env<'_>) {
     let shift = qp.mtu_shift;

@@ -13,7 +13,7 @@ use crate::verbs::{AsyncKind, MAX_SGE, QpState, RecvQueues, WcOpcode, WcStatus};
 use crate::wire::aeth::{NakCode, Syndrome};
 use crate::wire::{HeaderSet, OpcodeInfo, Operation, Packet, Position};
 
-/// Longest message (IBTA 9.4: 2^31 bytes).
+/// Longest message: 2^31 bytes (IBTA 9.3.3, RETH DMA length).
 const MAX_MESSAGE: u32 = 1 << 31;
 
 /// Why a request in its turn is not accepted.
@@ -79,7 +79,7 @@ pub(crate) fn on_request<Q: RecvQueues>(
     }
 }
 
-/// A request is missing before this one: one NAK for the gap, then silence until it arrives (IBTA 9.7.5.2.8).
+/// A request is missing before this one: one NAK for the gap, then silence until it arrives (IBTA 9.7.5.2).
 fn ahead(qp: &mut Qp, env: &mut Env<'_>) {
     env.counters.out_of_sequence += 1;
     let r = &mut qp.resp;
@@ -93,7 +93,7 @@ fn ahead(qp: &mut Qp, env: &mut Env<'_>) {
     }
 }
 
-/// Served already (IBTA 9.7.5.1.4): a SEND or WRITE is acknowledged again with the newest PSN that is done,
+/// Served already (IBTA 9.7.5.1): a SEND or WRITE is acknowledged again with the newest PSN that is done,
 /// a READ is executed again.
 fn duplicate(qp: &mut Qp, packet: &Packet, env: &mut Env<'_>) {
     env.counters.duplicate_request += 1;
@@ -185,7 +185,7 @@ fn in_sequence(message: Option<Operation>, info: &OpcodeInfo) -> bool {
     }
 }
 
-/// FIRST and MIDDLE are full, LAST is not empty, none is longer than the path MTU (IBTA 9.7.4.1.6).
+/// FIRST and MIDDLE are full, LAST is not empty, none is longer than the path MTU (IBTA 9.7.4.1).
 #[inline]
 fn length_fits(position: Position, len: u32, mtu: u32) -> bool {
     match position {
@@ -232,7 +232,7 @@ fn send<Q: RecvQueues>(
     }
     let r = &mut qp.resp;
     // Longer than the receive request. Sources differ in the NAK: soft-RoCE answers "remote operational
-    // error"; IBTA 9.7.5.2.8 (table "Responder error behavior summary", local length error) "invalid
+    // error"; IBTA 9.7.5.2 (NAK codes; inbound SEND longer than the receive buffer) "invalid
     // request", since it is the requester that sent too much. We follow the standard. The receive request
     // completes with a local length error in both.
     if u64::from(r.received) + u64::from(len) > r.recv_space {
@@ -294,7 +294,7 @@ fn write<Q: RecvQueues>(
     if starts {
         env.counters.rx_write_requests += 1;
         // A QP that does not take WRITEs at all: the request is invalid for it, whatever its key
-        // (IBTA 9.7.4.1.4, function not supported on this QP; soft-RoCE rules alike).
+        // (IBTA 9.7.4.1, requested function not supported by this QP; soft-RoCE rules alike).
         if !qp.access.allows(Access::REMOTE_WRITE) {
             return Err(Refusal::INVALID);
         }

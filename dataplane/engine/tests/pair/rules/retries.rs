@@ -5,6 +5,7 @@ use roceline_engine::wire::{ExtHeaders, Opcode};
 use roceline_engine::{Nanos, Outputs, Side};
 
 use super::*;
+use crate::node::MemoryFaults;
 use WcStatus::*;
 use WrOpcode::{Read, Send, Write};
 
@@ -29,7 +30,7 @@ fn retry_cnt_7_means_seven_resends() {
     }
 }
 
-/// IBTA 9.7.6.1.3: the timer expires between T and 4T.
+/// IBTA 9.7.6.1: the timer expires between T and 4T.
 #[test]
 fn the_ack_timeout_expires_between_t_and_4t() {
     for timeout in [1, 5, 14, 20] {
@@ -270,4 +271,36 @@ fn waiting_packets_of_a_failed_qp_are_no_longer_to_be_sent() {
         .modify_qp(qp, &attr, mask::STATE, now, &mut out)
         .expect("allowed");
     assert!(!engine.is_current(qp, epoch, Side::Responder));
+}
+
+/// The refused request completes when the READ before it has been placed; until then nothing new is sent.
+#[test]
+fn nothing_behind_a_refused_request_is_sent_while_it_waits_for_its_turn() {
+    let mut b = Bench::with_attr(no_timeout());
+    b.filter(|_, _, _| Verdict::Drop);
+    b.node(0).memory_faults = MemoryFaults {
+        pending: 1000,
+        pending_ns: 1_000,
+        fault: 0,
+    };
+    b.post(Read, 64);
+    b.post(Write, 0);
+    b.post(Write, 0);
+    while b.w.poll() {}
+    assert_eq!(b.sent(0).len(), 3);
+    b.respond(Opcode::RC_READ_RESP_ONLY, 0x100, 64, 0x1f << 24);
+    b.respond(Opcode::RC_ACK, 0x101, 0, 0x61 << 24);
+    assert!(b.done(0).is_empty(), "the READ is being placed");
+    b.post(Write, 0);
+    b.run();
+    assert_eq!(
+        b.done(0),
+        [
+            (0, Success),
+            (1, RemInvReqErr),
+            (2, WrFlushErr),
+            (3, WrFlushErr)
+        ]
+    );
+    assert!(b.sent(0).is_empty());
 }
