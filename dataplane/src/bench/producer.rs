@@ -203,6 +203,15 @@ impl Producer {
         }
     }
 
+    /// Takes a region back. Its handle is the index in its key.
+    ///
+    /// # Errors
+    /// The reason that the lcore gives.
+    pub fn deregister(&self, key: u32, poll: &mut dyn FnMut()) -> io::Result<()> {
+        self.command(Command::DeregMr { mr: key >> 8 }, poll)
+            .map(|_| ())
+    }
+
     /// Creates an RC QP with `1 << log2_depth` slots in each queue.
     ///
     /// # Errors

@@ -258,7 +258,12 @@ fn reg_mr(nic: &mut Nic, shared: &mut Shared, key: ContextKey, attr: MrAttr) -> 
         access,
         ..
     } = attr;
-    nic.mrs[info.index as usize] = Some(Mr {
+    let index = info.index as usize;
+    if index >= nic.mrs.len() {
+        // Keys in quarantine have indices of their own.
+        nic.mrs.resize_with(index + 1, || None);
+    }
+    nic.mrs[index] = Some(Mr {
         context: key,
         pd,
         info,
