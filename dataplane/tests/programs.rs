@@ -158,7 +158,7 @@ fn perftest(daemon: &Daemon, case: &Case) -> Result<Duration, String> {
 #[test]
 fn perftest_over_its_options() {
     let _alone = alone();
-    let daemon = Daemon::pair();
+    let mut daemon = Daemon::pair();
     let full = env::var("ROCELINE_MATRIX").is_ok_and(|value| value == "full");
     let filter = env::var("ROCELINE_MATRIX_FILTER").unwrap_or_default();
     let mut cases = if full {
@@ -181,6 +181,10 @@ fn perftest_over_its_options() {
             Err(report) => {
                 println!("{:3} of {}: {case}: FAILED", i + 1, cases.len());
                 failures.push(format!("==== {case}\n{report}"));
+                if !daemon.process().is_running() {
+                    failures.push("==== and the daemon has ended".into());
+                    break;
+                }
             }
         }
     }
