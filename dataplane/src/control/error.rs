@@ -134,7 +134,7 @@ pub enum CommandError {
     Lcore(#[from] super::SendError),
     #[error("there is no device {0:?} here: `roceline show devices` lists them")]
     Device(String),
-    #[error("user {uid} may not open {device}: `allowed_users` does not name it")]
+    #[error("user {uid} may not open {device}: `[control] users` does not name it")]
     Denied { uid: u32, device: String },
     #[error("the descriptor passed as the program's memory is not one: {0}")]
     MemoryFd(String),
