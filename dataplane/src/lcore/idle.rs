@@ -138,18 +138,32 @@ pub fn rest(lcore: &mut Lcore, work: usize, now: Nanos) {
         return;
     }
     lcore.empty_polls += 1;
+    let waiting = lcore.shared.contexts.iter().any(|(_, c)| !c.ops.is_empty());
     if lcore.idle.policy == IdlePolicy::Spin {
-        std::hint::spin_loop();
+        // Even then memory threads that share our CPU must run.
+        if waiting && lcore.helper_cpus.is_empty() {
+            std::thread::yield_now();
+        } else {
+            std::hint::spin_loop();
+        }
         return;
     }
-    let waiting = lcore.shared.contexts.iter().any(|(_, c)| !c.ops.is_empty());
     let quiet = now.saturating_sub(lcore.idle.last_work);
     if quiet >= QUIET {
         sleep(lcore, now);
-    } else if waiting || lcore.shared.contexts.len() + 1 > lcore.idle.cpus {
+    } else if waiting || lcore.overcommitted() {
         std::thread::yield_now();
     } else {
         std::hint::spin_loop();
+    }
+}
+
+impl Lcore {
+    /// Whether more threads may want to poll than there are CPUs: this one and a program for each context. A machine
+    /// of two CPUs always counts as such, since a second daemon there shares our CPU and cannot be seen from here.
+    fn overcommitted(&self) -> bool {
+        let cpus = self.idle.cpus;
+        cpus <= 2 || self.shared.contexts.len() + 1 > cpus
     }
 }
 
