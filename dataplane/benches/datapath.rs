@@ -117,6 +117,10 @@ fn main() {
         println!();
     }
     for case in &cases {
+        let filter = std::env::var("ROCELINE_CASE").unwrap_or_default();
+        if !case.name.contains(filter.as_str()) {
+            continue;
+        }
         let mut rounds: Vec<Round> = (0..ROUNDS)
             .map(|_| round(&mut pair, case, &from, &to, keys))
             .collect();

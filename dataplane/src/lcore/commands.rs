@@ -208,6 +208,7 @@ fn open(lcore: &mut Lcore, id: super::message::ContextId, new: NewContext) -> Se
         helper,
         kick: false,
         ops: VecDeque::with_capacity(CAPACITY * 2),
+        placing: 0,
         fault: false,
         progress: Nanos::ZERO,
         async_events: EventWriter::new(new.async_events, 64),

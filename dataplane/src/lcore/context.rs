@@ -10,7 +10,7 @@ use roceline_abi::layout::{ARM_NEXT, ARM_NONE, ARM_OFFSET, ARM_SOLICITED};
 use roceline_engine::memory::{Access, MrInfo};
 use roceline_engine::verbs::{MAX_SGE, QpId, RecvQueues, RecvWr};
 use roceline_engine::wire::{HeaderTemplate, Psn};
-use roceline_engine::{Nanos, Side};
+use roceline_engine::{MAX_PENDING, Nanos, Side};
 use slab::Slab;
 
 use super::doorbell::Doorbells;
@@ -26,6 +26,8 @@ pub const FETCH_HIGH: usize = 1024;
 /// A NIC receives nothing while a program has this many: room is left for a burst, and for what is being sent.
 pub const PLACE_LIMIT: usize = CAPACITY - FETCH_HIGH - 2 * RX_BURST * MAX_SGE;
 const _: () = assert!(PLACE_LIMIT >= 1024);
+/// Nor while a program has this many packets to be placed: no QP of it then has more of them than the engine holds.
+pub const PLACING_LIMIT: u32 = MAX_PENDING - 2 * RX_BURST as u32;
 /// A program none of whose operations ends for this long is not waited for.
 const STALLED: Nanos = Nanos::from_millis(20);
 
@@ -51,6 +53,8 @@ pub struct Context {
     pub kick: bool,
     /// Memory operations and what waits behind them, oldest first.
     pub ops: VecDeque<Op>,
+    /// Packets to be placed among them.
+    pub placing: u32,
     /// A piece of the operation at the front faulted.
     pub fault: bool,
     /// When an operation last ended, or the first of those under way was begun.
@@ -75,7 +79,8 @@ impl Context {
     /// Whether it has so many operations under way that its NIC should receive nothing more for the moment. Not so if
     /// none has ended for a while: then the program blocks its own memory, and only it may suffer.
     pub fn holds_receive(&self, now: Nanos) -> bool {
-        self.ops.len() > PLACE_LIMIT && now.saturating_sub(self.progress) < STALLED
+        (self.ops.len() > PLACE_LIMIT || self.placing > PLACING_LIMIT)
+            && now.saturating_sub(self.progress) < STALLED
     }
 }
 

@@ -81,6 +81,7 @@ fn begin_place(
         // SAFETY: the slices of a placement add up to `place.len`, which is inside the packet.
         buf = unsafe { buf.add(slice.len as usize) };
     }
+    context.placing += 1;
     context.kick = true;
     if let Some(op) = context.ops.back_mut() {
         op.end = Some(OpEnd {

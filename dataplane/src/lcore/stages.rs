@@ -112,6 +112,9 @@ pub fn operations(nic: &mut Nic, shared: &mut Shared, key: ContextKey, now: Nano
         }
         count += 1;
         if let Some(end) = context.ops.pop_front().and_then(|op| op.end) {
+            if end.then == Then::Placed {
+                context.placing -= 1;
+            }
             shared.ends.push((end, std::mem::take(&mut context.fault)));
         }
     }

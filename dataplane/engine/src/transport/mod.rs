@@ -61,7 +61,7 @@ pub struct EngineConfig {
 pub struct SqFull;
 
 /// Placements that one side of a QP may have pending; a packet beyond is dropped and sent again by the peer.
-const MAX_PENDING: u32 = 512;
+pub const MAX_PENDING: u32 = 512;
 /// Largest [`EngineConfig::window`].
 const MAX_WINDOW: u32 = 256;
 /// Packets that a QP emits before the next one has its turn.
