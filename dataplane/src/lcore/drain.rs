@@ -5,9 +5,9 @@
 use roceline_abi::queue::Cqe;
 use roceline_engine::verbs::{AsyncKind, Completion, Event, QpId};
 use roceline_engine::wire::icrc;
-use roceline_engine::{Outputs, Payload, Place, TxDesc};
+use roceline_engine::{MemSlice, Outputs, Payload, Place, TxDesc};
 
-use super::context::{FETCH_HIGH, Op, OpEnd, Then};
+use super::context::{Context, FETCH_HIGH, Mr, Op, OpEnd, Then};
 use super::nic::{LOOPBACK_LIMIT, Nic, Shared, TX_LIMIT};
 use crate::memory::helper::{CAPACITY, Direction, Piece};
 use crate::port::Mbuf;
@@ -41,16 +41,11 @@ pub fn drain(nic: &mut Nic, shared: &mut Shared) {
     shared.out = out;
 }
 
-fn begin_place(
-    nic: &mut Nic,
-    shared: &mut Shared,
-    place: &Place,
-    slices: &[roceline_engine::MemSlice],
-) {
+fn begin_place(nic: &mut Nic, shared: &mut Shared, place: &Place, slices: &[MemSlice]) {
     let Some(qp) = nic.qps.get(place.qp) else {
         return;
     };
-    let Some(mut mbuf) = nic
+    let Some(mbuf) = nic
         .rx_slots
         .get_mut(place.packet as usize)
         .and_then(Option::take)
@@ -62,36 +57,51 @@ fn begin_place(
     };
     let context = &mut shared.contexts[qp.context];
     let slices = &slices[place.first as usize..][..usize::from(place.count)];
+    context.placing += 1;
+    let end = OpEnd {
+        qp: place.qp,
+        epoch: place.epoch,
+        side: place.side,
+        psn: packet.psn,
+        mbuf,
+        then: Then::Placed,
+    };
     let start = packet.payload_offset as usize;
-    let mut buf = mbuf.data_mut()[start..start + place.len as usize].as_mut_ptr();
+    begin(context, &mut nic.mrs, Direction::Place, slices, start, end);
+}
+
+/// Hands the pieces of an operation to the memory thread. The payload lies in `end`'s mbuf from `start` on; the mbuf stays
+/// with the last piece, so the bytes outlive the thread's use of them.
+fn begin(
+    context: &mut Context,
+    mrs: &mut [Option<Mr>],
+    direction: Direction,
+    slices: &[MemSlice],
+    start: usize,
+    mut end: OpEnd,
+) {
+    let mut rest = end.mbuf.data_mut().get_mut(start..).unwrap_or_default();
     for slice in slices {
+        // The engine's slices add up to the payload; were they longer, the bytes beyond the packet stay untouched.
+        let (piece, after) = rest.split_at_mut(rest.len().min(slice.len as usize));
         context.helper.push(Piece {
-            direction: Direction::Place,
-            len: slice.len,
+            direction,
+            len: piece.len() as u32,
             addr: slice.addr,
-            buf,
+            buf: piece.as_mut_ptr(),
         });
+        rest = after;
         context.ops.push_back(Op {
             mr: Some(slice.mr),
             end: None,
         });
-        if let Some(mr) = nic.mrs.get_mut(slice.mr as usize).and_then(Option::as_mut) {
+        if let Some(mr) = mrs.get_mut(slice.mr as usize).and_then(Option::as_mut) {
             mr.in_flight += 1;
         }
-        // SAFETY: the slices of a placement add up to `place.len`, which is inside the packet.
-        buf = unsafe { buf.add(slice.len as usize) };
     }
-    context.placing += 1;
     context.kick = true;
     if let Some(op) = context.ops.back_mut() {
-        op.end = Some(OpEnd {
-            qp: place.qp,
-            epoch: place.epoch,
-            side: place.side,
-            psn: packet.psn,
-            mbuf,
-            then: Then::Placed,
-        });
+        op.end = Some(end);
     }
 }
 
@@ -224,29 +234,15 @@ fn build(nic: &mut Nic, shared: &mut Shared, desc: &TxDesc, slices: &[roceline_e
                 nic.counts.tx_memory_overrun += 1;
                 return;
             }
-            let mut buf = end.mbuf.data_mut()[header_len..header_len + payload].as_mut_ptr();
-            for slice in slices {
-                context.helper.push(Piece {
-                    direction: Direction::Fetch,
-                    len: slice.len,
-                    addr: slice.addr,
-                    buf,
-                });
-                context.ops.push_back(Op {
-                    mr: Some(slice.mr),
-                    end: None,
-                });
-                if let Some(mr) = nic.mrs.get_mut(slice.mr as usize).and_then(Option::as_mut) {
-                    mr.in_flight += 1;
-                }
-                // SAFETY: the slices of a packet add up to its payload, which is inside the mbuf.
-                buf = unsafe { buf.add(slice.len as usize) };
-            }
-            context.kick = true;
+            begin(
+                context,
+                &mut nic.mrs,
+                Direction::Fetch,
+                slices,
+                header_len,
+                end,
+            );
             qp.tx_waiting += 1;
-            if let Some(op) = context.ops.back_mut() {
-                op.end = Some(end);
-            }
             if context.ops.len() > FETCH_HIGH && !qp.paused {
                 qp.paused = true;
                 context.paused.push(qp.id);
