@@ -1,7 +1,8 @@
 //! The distribution's own verbs programs, unmodified, over a real daemon.
 //!
 //! `ROCELINE_MATRIX=full` runs the full product of perftest's options (`scripts/matrix`); otherwise a set that holds
-//! every pair of them runs.
+//! every pair of them runs; `ROCELINE_MATRIX=short` leaves out of that set what runs over all sizes, where perftest
+//! measures the CPU's frequency for most of the time (`scripts/soak-programs`).
 
 mod support;
 
@@ -159,13 +160,16 @@ fn perftest(daemon: &Daemon, case: &Case) -> Result<Duration, String> {
 fn perftest_over_its_options() {
     let _alone = alone();
     let mut daemon = Daemon::pair();
-    let full = env::var("ROCELINE_MATRIX").is_ok_and(|value| value == "full");
+    let which = env::var("ROCELINE_MATRIX").unwrap_or_default();
     let filter = env::var("ROCELINE_MATRIX_FILTER").unwrap_or_default();
-    let mut cases = if full {
-        matrix::product()
-    } else {
-        matrix::pairwise()
+    let mut cases = match which.as_str() {
+        "" | "short" => matrix::pairwise(),
+        "full" => matrix::product(),
+        other => panic!("ROCELINE_MATRIX={other}: `full`, `short` or nothing"),
     };
+    if which == "short" {
+        cases.retain(|case| !case.all_sizes);
+    }
     cases.retain(|case| case.to_string().contains(&filter));
     let mut failures = Vec::new();
     for (i, case) in cases.iter().enumerate() {

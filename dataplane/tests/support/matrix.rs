@@ -8,7 +8,7 @@ use std::fmt;
 pub struct Case {
     pub tool: &'static str,
     pub mtu: u32,
-    /// `-a -n 100`, all sizes from 2 bytes to 8 MiB, instead of the tool's own size and count.
+    /// `-a`, all sizes from 2 bytes to 8 MiB, instead of the tool's own size.
     pub all_sizes: bool,
     pub bidirectional: bool,
     pub many_qps: bool,
@@ -30,14 +30,14 @@ const TOOLS: [(&str, bool, bool, bool); 6] = [
 impl Case {
     /// The tool's arguments.
     pub fn arguments(&self) -> Vec<String> {
-        let mut all: Vec<String> = ["-F", "-m"].map(String::from).into();
+        let mut all: Vec<String> = ["-F", "-n", "100", "-m"].map(String::from).into();
         all.push(self.mtu.to_string());
         let mut option = |wanted: bool, words: &[&str]| {
             if wanted {
                 all.extend(words.iter().map(|&word| String::from(word)));
             }
         };
-        option(self.all_sizes, &["-a", "-n", "100"]);
+        option(self.all_sizes, &["-a"]);
         option(self.bidirectional, &["-b"]);
         option(self.many_qps, &["-q", "8"]);
         option(self.events, &["-e"]);
