@@ -45,7 +45,7 @@ Examples, in two terminals:
 #[command(name = "roceline", version, after_help = EXAMPLES)]
 struct Cli {
     /// Control socket of the daemon [default: $XDG_RUNTIME_DIR/roceline.sock if it exists, else
-    /// /run/roceline.sock]
+    /// /run/roceline.sock; for `nic`: /run/roceline.sock for root, else $XDG_RUNTIME_DIR/roceline.sock]
     #[arg(
         long,
         global = true,

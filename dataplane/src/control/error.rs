@@ -200,6 +200,14 @@ pub enum ControlError {
     NotASocket(PathBuf),
     #[error("the socket path {0} is too long: a Unix socket's path has at most 107 bytes")]
     PathTooLong(PathBuf),
+    #[error(
+        "{what} {path}: {source}; choose a place that this user can write to with --socket PATH, or set XDG_RUNTIME_DIR"
+    )]
+    Place {
+        what: &'static str,
+        path: PathBuf,
+        source: io::Error,
+    },
     #[error("{what} {path}: {source}")]
     Socket {
         what: &'static str,

@@ -338,7 +338,7 @@ impl Drop for Server {
 fn bind(path: &Path) -> Result<OwnedFd, ControlError> {
     let address = seqpacket::address(path).ok_or_else(|| ControlError::PathTooLong(path.into()))?;
     let failed = |what| {
-        move |source| ControlError::Socket {
+        move |source| ControlError::Place {
             what,
             path: path.to_path_buf(),
             source,

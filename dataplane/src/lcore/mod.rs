@@ -16,6 +16,7 @@ pub mod message;
 mod nic;
 pub mod probe;
 mod queue;
+pub(crate) mod slice;
 mod snapshot;
 mod stages;
 
@@ -109,6 +110,7 @@ impl Lcore {
                 )));
             }
         }
+        slice::shorten();
         Ok(Lcore {
             nics: nics
                 .into_iter()

@@ -108,6 +108,7 @@ impl MemHelper {
             .name("memory".into())
             .spawn(move || {
                 restrict_to(&cpus);
+                crate::lcore::slice::shorten();
                 run(&mine, &mem, if cpus.is_empty() { 0 } else { IDLE_YIELDS });
             })?;
         Ok(MemHelper {

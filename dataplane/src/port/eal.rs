@@ -243,9 +243,11 @@ pub(super) fn strerror(errno: i32) -> String {
 fn remedy(errno: i32) -> &'static str {
     match errno {
         libc::EACCES | libc::EPERM => {
-            "EAL lacks a right: without hugepages (huge = \"never\") and PCI (pci = false) it needs none"
+            "EAL lacks a right: without hugepages (`hugepages = \"never\"` in [eal]) and PCI ports it needs none"
         }
-        libc::ENOMEM => "not enough memory: lower mem_mb, or set huge = \"never\"",
+        libc::ENOMEM => {
+            "not enough memory: lower `memory_mb` in [eal], or set `hugepages = \"never\"`"
+        }
         libc::ENODEV => "a device in [eal] vdevs is unknown to this build: see the lines above",
         _ => "see EAL's lines above; log_level = 8 shows more",
     }

@@ -21,8 +21,8 @@ pub enum PortError {
     },
     /// Hugepages were demanded and are not there.
     #[error(
-        "{wanted_mb} MiB of free hugepages are wanted (huge = \"always\"), {free_mb} MiB are there; reserve some \
-         (`sysctl vm.nr_hugepages={pages}`), lower mem_mb, or set huge = \"auto\""
+        "{wanted_mb} MiB of free hugepages are wanted (`hugepages = \"always\"` in [eal]), {free_mb} MiB are there; reserve some \
+         (`sysctl vm.nr_hugepages={pages}`), lower `memory_mb`, or set `hugepages = \"auto\"`"
     )]
     NoHugepages {
         /// Asked for.
@@ -50,7 +50,7 @@ pub enum PortError {
     /// A mempool could not be made.
     #[error(
         "mempool `{name}` with {count} mbufs of {data_room} bytes ({total_mb} MiB) could not be made: {reason}; \
-         raise mem_mb of [eal] or lower the number of mbufs"
+         raise `memory_mb` in [eal] or lower the number of mbufs"
     )]
     Mempool {
         /// Its name.
@@ -79,7 +79,7 @@ pub enum PortError {
     /// No such device.
     #[error(
         "device `{device}` cannot be opened: {reason}; name a virtual device as NAME,KEY=VALUE,… (net_memif0,…), \
-         or a PCI address with [eal] pci = true"
+         or \"pci:\" and an address such as 0000:01:00.0"
     )]
     NoDevice {
         /// As configured.
