@@ -371,7 +371,7 @@ fn errors_name_the_device(eal: &Eal) {
         ..MempoolConfig::default()
     };
     let error = Mempool::new(eal, &huge).unwrap_err();
-    assert!(error.to_string().contains("mem_mb"), "{error}");
+    assert!(error.to_string().contains("memory_mb"), "{error}");
     // The failure left nothing behind.
     drop(self::pool(eal, "huge", 64, 2048));
 }
