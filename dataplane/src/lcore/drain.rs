@@ -170,6 +170,12 @@ fn asynchronous(nic: &mut Nic, shared: &mut Shared, qp: QpId, kind: AsyncKind) {
 pub fn fail_overflowed(nic: &mut Nic, shared: &mut Shared, now: roceline_engine::Nanos) {
     let failed = std::mem::take(&mut shared.failed_cqs);
     for &handle in &failed {
+        let owner = shared.cqs.get(handle as usize).map(|cq| cq.context);
+        if owner.is_some_and(|key| shared.contexts[key].nic != nic.info.index as usize) {
+            // Its QPs are on another NIC, whose turn comes.
+            shared.failed_cqs.push(handle);
+            continue;
+        }
         if let Some(cq) = shared.cqs.get_mut(handle as usize) {
             cq.async_events += 1;
             let (key, record) = (cq.context, async_record(cq.user_handle, AsyncKind::CqErr));
