@@ -305,6 +305,7 @@ fn nics(
                 max_mrs: 1 << 18,
                 window: WINDOW,
                 ack_policy: nic.ack_policy,
+                retransmission: nic.retransmission,
                 owner: 0,
                 owner_bits: 0,
                 seed: u64::from(info.index) + 1,

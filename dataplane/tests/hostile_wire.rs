@@ -17,7 +17,7 @@ use roceline::port::{
 use roceline_engine::descriptor::{Payload, Side, TxDesc};
 use roceline_engine::verbs::{Mtu, Path, QpId, Sge};
 use roceline_engine::wire::{ExtHeaders, HeaderTemplate, Opcode, Psn, icrc};
-use roceline_engine::{AckPolicy, EngineConfig};
+use roceline_engine::{AckPolicy, EngineConfig, Retransmission};
 
 const PAYLOAD: usize = 61;
 
@@ -50,6 +50,7 @@ impl World {
                 max_mrs: 64,
                 window: 256,
                 ack_policy: AckPolicy::PerMessage,
+                retransmission: Retransmission::Spec,
                 owner: 0,
                 owner_bits: 0,
                 seed: 1,

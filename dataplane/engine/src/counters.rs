@@ -1,9 +1,9 @@
-//! Counters of one NIC under the names that mlx5 gives them in `hw_counters` and `counters`; each has
-//! exactly one cause (`docs/conformance.md`).
+//! Counters of one NIC, or of one of its QPs, under the names that mlx5 gives them in `hw_counters`; each has exactly one
+//! cause (`docs/counters.md`).
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Monotonic counts since the NIC was created. Read by name through [`Counters::iter`].
+        /// Monotonic counts since the NIC, or the QP, was created. Read by name through [`Counters::iter`].
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Counters {
             $($(#[$doc])* pub $name: u64,)*
@@ -24,9 +24,10 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Responder: WRITE requests (messages) received.
+    /// Responder: WRITE requests (messages) that came in their turn, refused ones included; not those that an RNR
+    /// NAK put off, which come again.
     rx_write_requests,
-    /// Responder: READ requests received.
+    /// Responder: READ requests that came in their turn, refused ones included.
     rx_read_requests,
     /// Responder: atomic requests received.
     rx_atomic_requests,
@@ -34,17 +35,17 @@ counters! {
     out_of_buffer,
     /// Responder: packets that arrived ahead of the expected PSN.
     out_of_sequence,
-    /// Responder: requests whose PSN was already served.
+    /// Responder: request packets whose PSN was already served.
     duplicate_request,
     /// Requester: RNR NAKs received while retries remained.
     rnr_nak_retry_err,
     /// Requester: PSN-sequence NAKs received while retries remained.
     packet_seq_err,
-    /// Requester: response or ACK beyond the expected READ or atomic response.
+    /// Requester: retries since a response or ACK was beyond the expected READ response.
     implied_nak_seq_err,
-    /// Requester: ACK timer expiries while retries remained.
+    /// Requester: retries after a wait of the QP's whole ACK timeout.
     local_ack_timeout_err,
-    /// Responder: inbound message too long for its receive WQE or region.
+    /// Responder: inbound SEND too long for its receive WQE.
     resp_local_length_error,
     /// Responder: receive completions with an error other than flush.
     resp_cqe_error,
@@ -60,17 +61,21 @@ counters! {
     req_remote_invalid_request,
     /// Requester: NAKs "remote access error" received.
     req_remote_access_errors,
-    /// Requester: QPs failed because `retry_cnt` was used up.
+    /// Requester: QPs failed because `retry_cnt`, or the time that it stands for, was used up.
     req_transport_retries_exceeded,
     /// Requester: QPs failed because `rnr_retry` was used up.
     req_rnr_retries_exceeded,
+    /// Requester: retries after a wait shorter than the QP's ACK timeout (adaptive retransmission).
+    roce_adp_retrans,
+    /// Requester: adaptive retransmissions that ended with the failure of the QP.
+    roce_adp_retrans_to,
     /// Port: RoCE packets dropped for a bad ICRC.
     rx_icrc_encapsulated,
-    /// Port: packets dropped because no QP in a state to receive had their destination QPN.
+    /// Port: RoCE packets dropped because no QP in a state to receive had their destination QPN.
     rx_unknown_qp,
     /// Port: RoCE packets dropped as malformed: unknown opcode, too short, bad pad, forged lengths.
     rx_malformed,
-    /// Port: well-formed packets that the QP dropped silently (ghosts, stale responses, full pipeline).
+    /// Port or QP: well-formed packets dropped silently: from a stranger, ghosts, stale responses, a full pipeline.
     rx_dropped,
     /// Port: RoCE packets sent.
     rdma_tx_packets,

@@ -20,4 +20,4 @@ pub mod wire;
 pub use counters::Counters;
 pub use descriptor::{MemSlice, Outcome, Outputs, Payload, Place, Side, TxDesc};
 pub use time::Nanos;
-pub use transport::{AckPolicy, Engine, EngineConfig, MAX_PENDING};
+pub use transport::{AckPolicy, Engine, EngineConfig, MAX_PENDING, Retransmission};

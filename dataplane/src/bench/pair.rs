@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use roceline_engine::verbs::Mtu;
-use roceline_engine::{AckPolicy, EngineConfig};
+use roceline_engine::{AckPolicy, EngineConfig, Retransmission};
 
 use super::producer::{Producer, ProducerQp, eventfd};
 use crate::config::{Config, Preset};
@@ -69,6 +69,7 @@ impl Pair {
                     max_mrs: 1024,
                     window: 256,
                     ack_policy,
+                    retransmission: Retransmission::Spec,
                     owner: 0,
                     owner_bits: 0,
                     seed: 1,

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use roceline_engine::AckPolicy;
 use roceline_engine::verbs::Mtu;
+use roceline_engine::{AckPolicy, Retransmission};
 use toml::Spanned;
 
 use super::file::{self, NumberOrWord, line_of};
@@ -193,6 +193,10 @@ impl<'a> Checker<'a> {
             Some(file::AckPolicy::PerMessage) => AckPolicy::PerMessage,
             Some(file::AckPolicy::Coalesced) | None => AckPolicy::Coalesced,
         };
+        let retransmission = match nic.retransmission {
+            Some(file::Retransmission::Adaptive) => Retransmission::Adaptive,
+            Some(file::Retransmission::Spec) | None => Retransmission::Spec,
+        };
         Ok(NicConfig {
             name,
             addresses,
@@ -200,6 +204,7 @@ impl<'a> Checker<'a> {
             mtu,
             port,
             ack_policy,
+            retransmission,
             lcore,
             neighbours,
         })

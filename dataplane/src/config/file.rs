@@ -56,6 +56,7 @@ pub(super) struct Nic {
     pub mtu: Option<Spanned<i64>>,
     pub port: Spanned<String>,
     pub ack_policy: Option<AckPolicy>,
+    pub retransmission: Option<Retransmission>,
     pub lcore: Option<Spanned<i64>>,
     #[serde(default)]
     pub neighbor: Vec<Neighbour>,
@@ -66,6 +67,13 @@ pub(super) struct Nic {
 pub(super) enum AckPolicy {
     PerMessage,
     Coalesced,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Retransmission {
+    Spec,
+    Adaptive,
 }
 
 #[derive(Debug, Deserialize)]
@@ -149,7 +157,7 @@ mod tests {
         assert_eq!(
             error(text),
             "f.toml:6: unknown key `adresses`, did you mean `addresses`?; known are \
-             name, addresses, mac, mtu, port, ack_policy, lcore, neighbor"
+             name, addresses, mac, mtu, port, ack_policy, retransmission, lcore, neighbor"
         );
     }
 

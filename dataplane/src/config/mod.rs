@@ -14,7 +14,7 @@ mod preset;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use roceline_engine::AckPolicy;
+use roceline_engine::{AckPolicy, Retransmission};
 
 pub(crate) use check::cpu_problem;
 pub use error::ConfigError;
@@ -93,6 +93,8 @@ pub struct NicConfig {
     pub port: PortSpec,
     /// When its responders acknowledge.
     pub ack_policy: AckPolicy,
+    /// How its requesters time their retries.
+    pub retransmission: Retransmission,
     /// Index of the lcore that polls it.
     pub lcore: usize,
     /// `[[nic.neighbor]]`: hosts beyond the port.

@@ -3,7 +3,7 @@
 use roceline_engine::memory::{Access, MrAttr};
 use roceline_engine::verbs::*;
 use roceline_engine::wire::{Gid, Packet, Psn};
-use roceline_engine::{AckPolicy, Engine, EngineConfig, Nanos, Outcome, Outputs};
+use roceline_engine::{AckPolicy, Engine, EngineConfig, Nanos, Outcome, Outputs, Retransmission};
 
 const BASE: u64 = 1 << 32;
 
@@ -177,6 +177,7 @@ impl End {
             max_mrs: 64,
             window: 256,
             ack_policy,
+            retransmission: Retransmission::Spec,
             owner: 0,
             owner_bits: 0,
             seed: 1,

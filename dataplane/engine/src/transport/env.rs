@@ -31,6 +31,15 @@ pub(crate) struct Env<'a> {
     pub events_end: usize,
 }
 
+/// Counts one event of a QP: for the QP and for its NIC.
+macro_rules! count {
+    ($qp:expr, $env:expr, $name:ident) => {{
+        $qp.counters.$name += 1;
+        $env.counters.$name += 1;
+    }};
+}
+pub(crate) use count;
+
 impl Env<'_> {
     /// Whether another packet may be emitted in this call, with as many slices as it may need.
     #[inline]

@@ -36,6 +36,17 @@ pub enum AckPolicy {
     Coalesced,
 }
 
+/// How long a requester waits for an acknowledgement before it sends again, and when it gives up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Retransmission {
+    /// The QP's ACK timeout each time, `retry_cnt` times (IBTA 9.7.6.1).
+    #[default]
+    Spec,
+    /// As ConnectX NICs do with adaptive retransmission: shorter waits first, each twice the one before, up to
+    /// the ACK timeout; the QP fails once nothing was acknowledged for `retry_cnt` ACK timeouts.
+    Adaptive,
+}
+
 /// What an engine needs to know at its start.
 #[derive(Clone, Copy, Debug)]
 pub struct EngineConfig {
@@ -47,6 +58,8 @@ pub struct EngineConfig {
     pub window: u32,
     /// When responders acknowledge.
     pub ack_policy: AckPolicy,
+    /// How requesters time their retries.
+    pub retransmission: Retransmission,
     /// This lcore's number, in the low `owner_bits` of every QPN.
     pub owner: u32,
     /// Bits of the owner in a QPN.
@@ -82,6 +95,7 @@ pub struct Engine {
     counters: Counters,
     window: u32,
     coalesce: bool,
+    retransmission: Retransmission,
 }
 
 /// The rest of an engine as the surroundings of one of its QPs.
@@ -118,6 +132,7 @@ impl Engine {
             counters: Counters::default(),
             window: config.window.clamp(1, MAX_WINDOW),
             coalesce: config.ack_policy == AckPolicy::Coalesced,
+            retransmission: config.retransmission,
         }
     }
 
@@ -129,6 +144,12 @@ impl Engine {
     /// For the counts that the caller makes: packets, bytes, malformed.
     pub fn counters_mut(&mut self) -> &mut Counters {
         &mut self.counters
+    }
+
+    /// What was counted for one QP since it was created: the transport's counts, not the caller's. `None` for
+    /// a QP that does not exist.
+    pub fn qp_counters(&self, qp: QpId) -> Option<&Counters> {
+        self.qps.get(qp).map(|qp| &qp.counters)
     }
 
     /// Registers a memory region.
@@ -147,6 +168,9 @@ impl Engine {
             return Err(QpError::Unsupported("a queue pair that is not RC"));
         }
         let id = self.qps.create(init)?;
+        if let Some(qp) = self.qps.get_mut(id) {
+            qp.req.set_profile(self.retransmission);
+        }
         self.timers.grow(self.qps.slots() as u32);
         self.lists.grow(self.qps.slots());
         Ok(id)
@@ -263,6 +287,7 @@ impl Engine {
                 return;
             }
         };
+        // A stranger's packets are the NIC's to count: they do not reach the QP.
         if !belongs(qp, packet) || !out.has_room() {
             self.counters.rx_dropped += 1;
             return;

@@ -3,6 +3,7 @@
 use super::env::Env;
 use super::requester::Requester;
 use super::responder::Responder;
+use crate::counters::Counters;
 use crate::memory::Access;
 use crate::verbs::{AsyncKind, QpAttr, QpId, QpInit, QpState};
 use crate::wire::Gid;
@@ -35,6 +36,8 @@ pub(crate) struct Qp {
     pub dgid: Gid,
     pub req: Requester,
     pub resp: Responder,
+    /// What was counted for this QP since it was created.
+    pub counters: Counters,
     pub cold: Box<Cold>,
 }
 
@@ -63,6 +66,7 @@ impl Qp {
             dgid: Gid::default(),
             req: Requester::new(init),
             resp: Responder::new(),
+            counters: Counters::default(),
             cold: Box::new(Cold {
                 init: *init,
                 attr: QpAttr::default(),

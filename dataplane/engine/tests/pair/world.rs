@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use roceline_engine::verbs::{Completion, QpAttr, QpId, QpInit, QpType};
-use roceline_engine::{AckPolicy, EngineConfig, Nanos};
+use roceline_engine::{AckPolicy, EngineConfig, Nanos, Retransmission};
 
 use crate::link::{Faults, Frame, Link, Verdict};
 use crate::node::Node;
@@ -39,6 +39,7 @@ pub fn default_config(seed: u64) -> EngineConfig {
         max_mrs: 64,
         window: 64,
         ack_policy: AckPolicy::PerMessage,
+        retransmission: Retransmission::Spec,
         owner: 0,
         owner_bits: 0,
         seed,

@@ -37,6 +37,7 @@ fn the_least_configuration_has_defaults() {
     );
     assert_eq!(config.nics[0].mtu, 1500);
     assert_eq!(config.nics[0].ack_policy, AckPolicy::Coalesced);
+    assert_eq!(config.nics[0].retransmission, Retransmission::Spec);
     assert_eq!(
         config.control,
         SocketConfig {
@@ -53,7 +54,7 @@ fn every_key_arrives() {
         "[eal]\nhugepages = \"never\"\nmemory_mb = 128\nargs = [\"--log-level=8\"]\n\
          [[lcore]]\ncpu = 0\nidle = \"spin\"\n\
          [[nic]]\nname = \"a\"\naddresses = [\"10.0.0.1/24\", \"fd00::1/64\"]\nmac = \"02:00:00:00:00:0a\"\n\
-         mtu = 9000\nport = \"vdev:net_memif0,role=server\"\nack_policy = \"per-message\"\nlcore = 0\n\
+         mtu = 9000\nport = \"vdev:net_memif0,role=server\"\nack_policy = \"per-message\"\nretransmission = \"adaptive\"\nlcore = 0\n\
          [[nic.neighbor]]\nip = \"10.0.0.2\"\nmac = \"02:00:00:00:00:0b\"\n\
          [[nic]]\nname = \"b\"\naddresses = [\"10.0.1.1/24\"]\nport = \"pci:0000:01:00.0\"\n\
          [control]\nsocket = \"/tmp/s\"\nmode = \"0660\"\nusers = [\"root\", 1000]\n\
@@ -73,6 +74,7 @@ fn every_key_arrives() {
     assert_eq!(a.port, PortSpec::Vdev("net_memif0,role=server".into()));
     assert_eq!((a.mtu, a.mac, a.lcore), (9000, [2, 0, 0, 0, 0, 0x0a], 0));
     assert_eq!(a.ack_policy, AckPolicy::PerMessage);
+    assert_eq!(a.retransmission, Retransmission::Adaptive);
     assert_eq!(
         a.neighbours,
         [("10.0.0.2".parse().unwrap(), [2, 0, 0, 0, 0, 0x0b])]

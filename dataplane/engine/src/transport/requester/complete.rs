@@ -2,7 +2,7 @@
 
 use super::Requester;
 use crate::descriptor::Outcome;
-use crate::transport::env::Env;
+use crate::transport::env::{Env, count};
 use crate::transport::qp::Qp;
 use crate::verbs::{AsyncKind, Completion, Event, QpState, WcOpcode, WcStatus, WrOpcode};
 
@@ -23,7 +23,7 @@ pub(crate) fn complete(qp: &mut Qp, env: &mut Env<'_>) {
             // Nothing is written to the program's memory after the completion that says so.
             if r.place_done == r.place_issued {
                 report(qp, status, env);
-                env.counters.req_cqe_error += 1;
+                count!(qp, env, req_cqe_error);
                 qp.fail(env);
             }
             break;
@@ -146,7 +146,7 @@ pub(crate) fn flush(qp: &mut Qp, env: &mut Env<'_>) -> bool {
             return false;
         }
         report(qp, WcStatus::WrFlushErr, env);
-        env.counters.req_cqe_flush_error += 1;
+        count!(qp, env, req_cqe_flush_error);
     }
     let r = &mut qp.req;
     r.started = r.head;

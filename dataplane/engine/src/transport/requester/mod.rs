@@ -9,6 +9,7 @@
 //! A request that cannot succeed is given its error, and `stop` is set to it: nothing of it or behind it is
 //! emitted, and it completes in its turn, when those before it have.
 
+mod adaptive;
 mod complete;
 mod emit;
 mod response;
@@ -20,7 +21,7 @@ pub(crate) use response::on_response;
 pub(crate) use retry::{fetch_fault, on_timer};
 
 use super::sge::Cursor;
-use super::{MAX_PENDING, SqFull};
+use super::{MAX_PENDING, Retransmission, SqFull};
 use crate::time::Nanos;
 use crate::timers::TimerWheel;
 use crate::verbs::{MAX_SGE, QpAttr, QpInit, SendWr, Sge, WcStatus, WrOpcode};
@@ -144,6 +145,11 @@ pub(crate) struct Requester {
     wheel_at: u64,
     /// ACK timeout, 0 for none.
     timeout: Nanos,
+    profile: Retransmission,
+    /// ACK waits that have expired since the last progress.
+    expired: u32,
+    /// When the first of them began.
+    stalled_since: Nanos,
     tx_cursor: Cursor,
     rx_cursor: Cursor,
     sge_stride: u32,
@@ -190,6 +196,9 @@ impl Requester {
             deadline: Nanos::ZERO,
             wheel_at: u64::MAX,
             timeout: Nanos::ZERO,
+            profile: Retransmission::Spec,
+            expired: 0,
+            stalled_since: Nanos::ZERO,
             tx_cursor: Cursor::default(),
             rx_cursor: Cursor::default(),
             sge_stride: max_sge,
@@ -219,11 +228,17 @@ impl Requester {
         self.place_done = 0;
         self.retired = 0;
         self.wait = Wait::None;
+        self.expired = 0;
         self.implied_nak_armed = true;
         self.drain_wanted = false;
         self.wheel_at = u64::MAX;
         self.tx_cursor = Cursor::default();
         self.rx_cursor = Cursor::default();
+    }
+
+    /// How retries are timed; stays over resets.
+    pub fn set_profile(&mut self, profile: Retransmission) {
+        self.profile = profile;
     }
 
     /// The first PSN of the connection.
@@ -385,7 +400,7 @@ impl Requester {
     #[inline]
     fn restart_ack_timer(&mut self, now: Nanos, timers: &mut TimerWheel, slot: u32) {
         if self.awaits_response() && self.timeout != Nanos::ZERO {
-            self.wait_for(Wait::Ack, now + self.timeout, timers, slot);
+            self.wait_for(Wait::Ack, now + self.ack_wait(), timers, slot);
         } else {
             self.wait = Wait::None;
         }

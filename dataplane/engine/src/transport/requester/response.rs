@@ -4,7 +4,7 @@ use super::retry::{implied_nak, refused, rnr_nak, sequence_nak};
 use super::{Requester, complete};
 use crate::descriptor::{Place, Side};
 use crate::memory::Access;
-use crate::transport::env::Env;
+use crate::transport::env::{Env, count};
 use crate::transport::qp::Qp;
 use crate::verbs::WcStatus;
 use crate::wire::aeth::{Aeth, NakCode, Syndrome};
@@ -15,20 +15,20 @@ pub(crate) fn on_response(qp: &mut Qp, packet: &Packet, tag: u32, env: &mut Env<
     let r = &qp.req;
     // Stale, or for something never sent: ghosts of an earlier connection, duplicates.
     if !qp.can_send() || r.ahead(packet.psn) >= r.ahead(r.max) {
-        env.counters.rx_dropped += 1;
+        count!(qp, env, rx_dropped);
         return;
     }
     match packet.opcode.info().operation {
         Operation::ReadResponse => on_read_response(qp, packet, tag, env),
         Operation::Ack => on_ack(qp, packet, env),
         // No atomic is ever sent.
-        _ => env.counters.rx_dropped += 1,
+        _ => count!(qp, env, rx_dropped),
     }
 }
 
 fn on_ack(qp: &mut Qp, packet: &Packet, env: &mut Env<'_>) {
     let Some(Aeth { syndrome, .. }) = Aeth::from_raw(packet.ext.aeth) else {
-        env.counters.rx_dropped += 1;
+        count!(qp, env, rx_dropped);
         return;
     };
     // A NAK acknowledges what is before its PSN.
@@ -45,11 +45,11 @@ fn on_ack(qp: &mut Qp, packet: &Packet, env: &mut Env<'_>) {
         Syndrome::Rnr { timer } => rnr_nak(qp, upto, timer, env),
         Syndrome::Nak(NakCode::PsnSequence) => sequence_nak(qp, upto, env),
         Syndrome::Nak(NakCode::InvalidRequest) => {
-            env.counters.req_remote_invalid_request += 1;
+            count!(qp, env, req_remote_invalid_request);
             refused(qp, upto, WcStatus::RemInvReqErr, env);
         }
         Syndrome::Nak(NakCode::RemoteAccess) => {
-            env.counters.req_remote_access_errors += 1;
+            count!(qp, env, req_remote_access_errors);
             refused(qp, upto, WcStatus::RemAccessErr, env);
         }
         Syndrome::Nak(NakCode::RemoteOperational | NakCode::InvalidRd) => {
@@ -88,6 +88,7 @@ fn progress(qp: &mut Qp, env: &mut Env<'_>) {
     let r = &mut qp.req;
     r.retry_left = r.retry_cnt;
     r.rnr_left = r.rnr_retry;
+    r.expired = 0;
     r.implied_nak_armed = true;
     // This also ends an RNR wait: the request it was for has arrived.
     r.restart_ack_timer(env.now, env.timers, qp.slot);
@@ -120,13 +121,13 @@ fn on_read_response(qp: &mut Qp, packet: &Packet, tag: u32, env: &mut Env<'_>) {
     let r = &mut qp.req;
     let index = r.una_wqe;
     if r.stopped_at(index) || index == r.started {
-        env.counters.rx_dropped += 1;
+        count!(qp, env, rx_dropped);
         return;
     }
     let w = *r.wqe(index);
     if r.una != packet.psn {
         // Responses are missing (IBTA 9.7.6: an implied NAK); what follows the gap is of no use.
-        env.counters.rx_dropped += 1;
+        count!(qp, env, rx_dropped);
         implied_nak(qp, env);
         return;
     }
@@ -138,7 +139,7 @@ fn on_read_response(qp: &mut Qp, packet: &Packet, tag: u32, env: &mut Env<'_>) {
     let position = packet.opcode.info().position;
     let fits = packet.payload_len == rest.min(mtu) && position.ends() == last;
     if !w.is_read() || !fits || !r.can_place() {
-        env.counters.rx_dropped += 1;
+        count!(qp, env, rx_dropped);
         return;
     }
     if packet.payload_len > 0 {

@@ -1,8 +1,9 @@
 //! What makes the requester send again, or give up: timeouts, sequence and RNR NAKs, gaps in READ
 //! responses, refusals, and payload that could not be fetched.
 
+use super::adaptive::Expiry;
 use super::{Wait, complete};
-use crate::transport::env::Env;
+use crate::transport::env::{Env, count};
 use crate::transport::qp::Qp;
 use crate::verbs::WcStatus;
 use crate::wire::{Psn, aeth};
@@ -29,13 +30,18 @@ fn go_back(qp: &mut Qp, env: &mut Env<'_>) {
 fn retry(qp: &mut Qp, env: &mut Env<'_>) -> bool {
     let r = &mut qp.req;
     if r.retry_left == 0 {
-        env.counters.req_transport_retries_exceeded += 1;
-        give_up(qp, qp.req.una_wqe, WcStatus::RetryExcErr, env);
+        exhausted(qp, env);
         return false;
     }
     r.retry_left -= 1;
     go_back(qp, env);
     true
+}
+
+/// The oldest request was sent in vain as often, or for as long, as the QP allows.
+fn exhausted(qp: &mut Qp, env: &mut Env<'_>) {
+    count!(qp, env, req_transport_retries_exceeded);
+    give_up(qp, qp.req.una_wqe, WcStatus::RetryExcErr, env);
 }
 
 /// The request at `index` has failed; it says so in its turn.
@@ -62,12 +68,33 @@ pub(crate) fn on_timer(qp: &mut Qp, env: &mut Env<'_>) {
         }
         Wait::Ack => {
             qp.req.implied_nak_armed = true;
-            if retry(qp, env) {
-                env.counters.local_ack_timeout_err += 1;
-            }
+            ack_timeout(qp, env);
         }
         Wait::Rnr if qp.req.has_unsent() => env.lists.ready.push(qp.slot),
         _ => {}
+    }
+}
+
+/// Nothing was acknowledged for as long as the profile waits.
+fn ack_timeout(qp: &mut Qp, env: &mut Env<'_>) {
+    match qp.req.ack_wait_expired(env.now) {
+        Expiry::RetryCount => {
+            if retry(qp, env) {
+                count!(qp, env, local_ack_timeout_err);
+            }
+        }
+        Expiry::Early => {
+            count!(qp, env, roce_adp_retrans);
+            go_back(qp, env);
+        }
+        Expiry::Full => {
+            count!(qp, env, local_ack_timeout_err);
+            go_back(qp, env);
+        }
+        Expiry::Total => {
+            count!(qp, env, roce_adp_retrans_to);
+            exhausted(qp, env);
+        }
     }
 }
 
@@ -80,7 +107,7 @@ pub(crate) fn implied_nak(qp: &mut Qp, env: &mut Env<'_>) {
     }
     r.implied_nak_armed = false;
     if retry(qp, env) {
-        env.counters.implied_nak_seq_err += 1;
+        count!(qp, env, implied_nak_seq_err);
     }
 }
 
@@ -95,7 +122,7 @@ pub(crate) fn sequence_nak(qp: &mut Qp, psn: Psn, env: &mut Env<'_>) {
         return;
     }
     if retry(qp, env) {
-        env.counters.packet_seq_err += 1;
+        count!(qp, env, packet_seq_err);
     }
 }
 
@@ -111,13 +138,13 @@ pub(crate) fn rnr_nak(qp: &mut Qp, psn: Psn, timer: u8, env: &mut Env<'_>) {
     }
     if r.rnr_retry != RNR_ENDLESS {
         if r.rnr_left == 0 {
-            env.counters.req_rnr_retries_exceeded += 1;
+            count!(qp, env, req_rnr_retries_exceeded);
             give_up(qp, qp.req.una_wqe, WcStatus::RnrRetryExcErr, env);
             return;
         }
         r.rnr_left -= 1;
     }
-    env.counters.rnr_nak_retry_err += 1;
+    count!(qp, env, rnr_nak_retry_err);
     go_back(qp, env);
     let until = env.now + aeth::rnr_timer(timer);
     qp.req.wait_for(Wait::Rnr, until, env.timers, qp.slot);

@@ -2,7 +2,7 @@
 
 use super::{MAX_PENDING, acknowledge, emit_ack};
 use crate::descriptor::Outcome;
-use crate::transport::env::Env;
+use crate::transport::env::{Env, count};
 use crate::transport::qp::Qp;
 use crate::verbs::{
     AsyncKind, Completion, Event, QpState, RecvQueues, WC_WITH_IMM, WcOpcode, WcStatus,
@@ -295,11 +295,11 @@ fn fail_receive(qp: &mut Qp, status: WcStatus, env: &mut Env<'_>) {
     }
 }
 
-fn complete(qp: &Qp, received: &Received, status: WcStatus, env: &mut Env<'_>) {
+fn complete(qp: &mut Qp, received: &Received, status: WcStatus, env: &mut Env<'_>) {
     match status {
         WcStatus::Success => {}
-        WcStatus::WrFlushErr => env.counters.resp_cqe_flush_error += 1,
-        _ => env.counters.resp_cqe_error += 1,
+        WcStatus::WrFlushErr => count!(qp, env, resp_cqe_flush_error),
+        _ => count!(qp, env, resp_cqe_error),
     }
     let ok = status == WcStatus::Success;
     env.out.events.push(Event::Completion(Completion {

@@ -4,7 +4,7 @@ use super::Responder;
 use super::effects::{drain, fatal};
 use crate::descriptor::{Payload, Side, TxDesc};
 use crate::memory::Access;
-use crate::transport::env::Env;
+use crate::transport::env::{Env, count};
 use crate::transport::qp::Qp;
 use crate::transport::state::MAX_RD_ATOMIC;
 use crate::verbs::AsyncKind;
@@ -94,7 +94,7 @@ pub(super) fn repeat(qp: &mut Qp, packet: &Packet, env: &mut Env<'_>) {
         }
     });
     let Some(slot) = found else {
-        env.counters.rx_dropped += 1;
+        count!(qp, env, rx_dropped);
         return;
     };
     let job = &mut r.reads[slot];
@@ -146,7 +146,7 @@ fn respond(qp: &mut Qp, env: &mut Env<'_>) {
             }
             // The region went away since the request was accepted.
             Err(_) => {
-                env.counters.resp_remote_access_errors += 1;
+                count!(qp, env, resp_remote_access_errors);
                 let event = Some(AsyncKind::QpAccessErr);
                 fatal(qp, psn, NakCode::RemoteAccess, None, event, env);
                 return;

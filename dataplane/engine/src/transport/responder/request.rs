@@ -6,7 +6,7 @@ use super::effects::{Effect, Kind, Received, drain};
 use super::read::{ReadJob, repeat};
 use crate::descriptor::{MemSlice, Place, Side};
 use crate::memory::Access;
-use crate::transport::env::Env;
+use crate::transport::env::{Env, count};
 use crate::transport::qp::Qp;
 use crate::transport::sge::Cursor;
 use crate::verbs::{AsyncKind, MAX_SGE, QpState, RecvQueues, WcOpcode, WcStatus};
@@ -37,8 +37,8 @@ impl Refusal {
     };
 
     /// Key, range or rights.
-    fn access(env: &mut Env<'_>) -> Refusal {
-        env.counters.resp_remote_access_errors += 1;
+    fn access(qp: &mut Qp, env: &mut Env<'_>) -> Refusal {
+        count!(qp, env, resp_remote_access_errors);
         Refusal::Fatal {
             code: NakCode::RemoteAccess,
             recv: None,
@@ -65,7 +65,7 @@ pub(crate) fn on_request<Q: RecvQueues>(
     env: &mut Env<'_>,
 ) {
     if qp.resp.dead {
-        env.counters.rx_dropped += 1;
+        count!(qp, env, rx_dropped);
         return;
     }
     if qp.state == QpState::Rtr && !qp.resp.established {
@@ -81,7 +81,7 @@ pub(crate) fn on_request<Q: RecvQueues>(
 
 /// A request is missing before this one: one NAK for the gap, then silence until it arrives (IBTA 9.7.5.2).
 fn ahead(qp: &mut Qp, env: &mut Env<'_>) {
-    env.counters.out_of_sequence += 1;
+    count!(qp, env, out_of_sequence);
     let r = &mut qp.resp;
     if r.nak_sent {
         return;
@@ -96,12 +96,12 @@ fn ahead(qp: &mut Qp, env: &mut Env<'_>) {
 /// Served already (IBTA 9.7.5.1): a SEND or WRITE is acknowledged again with the newest PSN that is done,
 /// a READ is executed again.
 fn duplicate(qp: &mut Qp, packet: &Packet, env: &mut Env<'_>) {
-    env.counters.duplicate_request += 1;
+    count!(qp, env, duplicate_request);
     match packet.opcode.info().operation {
         Operation::Send | Operation::Write => {}
         Operation::ReadRequest => return repeat(qp, packet, env),
         _ => {
-            env.counters.rx_dropped += 1;
+            count!(qp, env, rx_dropped);
             return;
         }
     }
@@ -113,7 +113,7 @@ fn duplicate(qp: &mut Qp, packet: &Packet, env: &mut Env<'_>) {
         }
     } else if !r.any_done {
         // From before this connection.
-        env.counters.rx_dropped += 1;
+        count!(qp, env, rx_dropped);
     } else if r.active != 0 {
         r.reack = true;
     } else if env.coalesce {
@@ -141,7 +141,7 @@ fn expected<Q: RecvQueues>(
     }
     if !qp.resp.effects.has_room() {
         // The peer sends it again.
-        env.counters.rx_dropped += 1;
+        count!(qp, env, rx_dropped);
         return;
     }
     let info = packet.opcode.info();
@@ -152,7 +152,14 @@ fn expected<Q: RecvQueues>(
             Operation::Send if !info.headers.has(HeaderSet::IETH) => {
                 send(qp, packet, info, tag, queues, env)
             }
-            Operation::Write => write(qp, packet, info, tag, queues, env),
+            Operation::Write => {
+                let verdict = write(qp, packet, info, tag, queues, env);
+                // A WRITE that an RNR NAK puts off comes again, and is counted then.
+                if info.position.starts() && !matches!(verdict, Err(Refusal::NotReady)) {
+                    count!(qp, env, rx_write_requests);
+                }
+                verdict
+            }
             Operation::ReadRequest => read(qp, packet, env),
             _ => Err(Refusal::INVALID),
         }
@@ -160,7 +167,7 @@ fn expected<Q: RecvQueues>(
     match verdict {
         Ok(()) => {}
         Err(Refusal::NotReady) => {
-            env.counters.out_of_buffer += 1;
+            count!(qp, env, out_of_buffer);
             let timer = qp.resp.min_rnr_timer;
             // Packets behind it are out of sequence now; the RNR NAK has said it for them.
             let nak = Kind::SoftNak(Syndrome::Rnr { timer });
@@ -236,7 +243,7 @@ fn send<Q: RecvQueues>(
     // request", since it is the requester that sent too much. We follow the standard. The receive request
     // completes with a local length error in both.
     if u64::from(r.received) + u64::from(len) > r.recv_space {
-        env.counters.resp_local_length_error += 1;
+        count!(qp, env, resp_local_length_error);
         return Err(Refusal::receive(
             NakCode::InvalidRequest,
             WcStatus::LocLenErr,
@@ -292,7 +299,6 @@ fn write<Q: RecvQueues>(
         return Err(Refusal::INVALID);
     }
     if starts {
-        env.counters.rx_write_requests += 1;
         // A QP that does not take WRITEs at all: the request is invalid for it, whatever its key
         // (IBTA 9.7.4.1, requested function not supported by this QP; soft-RoCE rules alike).
         if !qp.access.allows(Access::REMOTE_WRITE) {
@@ -305,14 +311,14 @@ fn write<Q: RecvQueues>(
                 .check(rkey, qp.pd, va, left, Access::REMOTE_WRITE)
                 .is_err()
         {
-            return Err(Refusal::access(env));
+            return Err(Refusal::access(qp, env));
         }
     }
     let slice: Option<MemSlice> = match len {
         0 => None,
         _ => match env.mrs.check(rkey, qp.pd, va, len, Access::REMOTE_WRITE) {
             Ok(slice) => Some(slice),
-            Err(_) => return Err(Refusal::access(env)),
+            Err(_) => return Err(Refusal::access(qp, env)),
         },
     };
     let imm = info
@@ -346,7 +352,7 @@ fn write<Q: RecvQueues>(
 
 fn read(qp: &mut Qp, packet: &Packet, env: &mut Env<'_>) -> Result<(), Refusal> {
     let len = packet.ext.dma_len;
-    env.counters.rx_read_requests += 1;
+    count!(qp, env, rx_read_requests);
     if packet.payload_len != 0 || len > MAX_MESSAGE || qp.resp.reads_pending >= qp.resp.max_reads {
         return Err(Refusal::INVALID);
     }
@@ -360,7 +366,7 @@ fn read(qp: &mut Qp, packet: &Packet, env: &mut Env<'_>) -> Result<(), Refusal> 
             .check(rkey, qp.pd, va, len, Access::REMOTE_READ)
             .is_err()
     {
-        return Err(Refusal::access(env));
+        return Err(Refusal::access(qp, env));
     }
     let psns = qp.packets(len);
     let r = &mut qp.resp;

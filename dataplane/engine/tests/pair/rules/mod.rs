@@ -1,6 +1,7 @@
 //! One test a rule, named after it. Most run a pair over a link on which the test drops or holds frames by
 //! hand; some hand crafted packets to one end.
 
+mod adaptive;
 mod checks;
 mod requester;
 mod responder;
@@ -175,6 +176,11 @@ impl Bench {
             .filter(|l| l.0 == n)
             .map(|l| l.1)
             .collect()
+    }
+
+    /// When the last frame was sent, in nanoseconds.
+    pub fn log_end(&self) -> u64 {
+        self.w.log.last().map_or(0, |l| l.1.0)
     }
 
     /// Hands node 1 a packet as if from node 0.
