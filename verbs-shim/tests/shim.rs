@@ -4,6 +4,7 @@ mod support;
 
 use std::process::{Command, Output, Stdio};
 
+use roceline_abi::PROTOCOL_VERSION;
 use support::{Manner, Scratch, Seen, Stub, compile, shimmed, text, write_tree};
 
 struct Bench {
@@ -154,7 +155,8 @@ fn another_protocol_version_is_said_plainly() {
         },
     );
     assert!(
-        said.contains("version 42") && said.contains("version 1:"),
+        said.contains(&format!("version {}", 41 + PROTOCOL_VERSION))
+            && said.contains(&format!("version {PROTOCOL_VERSION}:")),
         "{said}"
     );
     assert_eq!(said.lines().count(), 1, "{said}");

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use roceline_abi::layout::{FILE_BYTES, QUEUE_FLOOR};
+use roceline_abi::objects::Place;
 use roceline_abi::queue::{Q_DATA, Q_INDEX_MASK, Q_LOG2_ELEM_SIZE};
 
 use super::error::CommandError;
@@ -68,6 +69,15 @@ impl Queue {
     /// Where it lies, for the lcore.
     pub fn loc(&self) -> QueueLoc {
         QueueLoc {
+            offset: self.offset,
+            log2_elem: self.shape.log2_elem,
+            mask: self.shape.entries(),
+        }
+    }
+
+    /// Where it lies, for whoever finds it when this process is dead.
+    pub fn place(&self) -> Place {
+        Place {
             offset: self.offset,
             log2_elem: self.shape.log2_elem,
             mask: self.shape.entries(),

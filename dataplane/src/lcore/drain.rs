@@ -2,13 +2,14 @@
 //!
 //! In flows [`roceline_engine::Outputs`], filled by any engine call; it is empty afterwards.
 
-use roceline_abi::queue::Cqe;
+use roceline_abi::queue::{Cqe, Origin};
 use roceline_engine::verbs::{AsyncKind, Completion, Event, QpId};
 use roceline_engine::wire::icrc;
 use roceline_engine::{MemSlice, Outputs, Payload, Place, TxDesc};
 
 use super::context::{Context, FETCH_HIGH, Mr, Op, OpEnd, Then};
 use super::nic::{LOOPBACK_LIMIT, Nic, Shared, TX_LIMIT};
+use super::queue::CqFull;
 use crate::memory::helper::{CAPACITY, Direction, Piece};
 use crate::port::Mbuf;
 
@@ -106,7 +107,33 @@ fn begin(
 }
 
 fn complete(nic: &mut Nic, shared: &mut Shared, c: &Completion) {
-    if let Some(qp) = nic.qps.get_mut(c.qp) {
+    let mut qp = nic.qps.get_mut(c.qp);
+    let mut written = None;
+    if let (Some(qp), Some(cq)) = (&qp, shared.cqs.get_mut(c.cq as usize)) {
+        let cqe = Cqe {
+            wr_id: c.wr_id,
+            status: c.status as u32,
+            opcode: c.opcode as u32,
+            vendor_err: c.status.vendor_err(),
+            byte_len: c.byte_len,
+            imm_or_rkey: c.imm_or_rkey,
+            qp_num: c.qp.0,
+            wc_flags: c.flags,
+            ..Cqe::default()
+        };
+        let origin = Origin {
+            qp: qp.handle,
+            recv: c.recv,
+            retired: if c.recv {
+                qp.rq.retired_after()
+            } else {
+                qp.sq.retired_after(c.retire)
+            },
+        };
+        written = Some(cq.queue.write(&cqe, origin));
+    }
+    // Before the completion is seen: who sees it may post again.
+    if let Some(qp) = &mut qp {
         if c.recv {
             qp.rq.retire();
         } else {
@@ -116,23 +143,16 @@ fn complete(nic: &mut Nic, shared: &mut Shared, c: &Completion) {
     let Some(cq) = shared.cqs.get_mut(c.cq as usize) else {
         return;
     };
-    let cqe = Cqe {
-        wr_id: c.wr_id,
-        status: c.status as u32,
-        opcode: c.opcode as u32,
-        vendor_err: c.status.vendor_err(),
-        byte_len: c.byte_len,
-        imm_or_rkey: c.imm_or_rkey,
-        qp_num: c.qp.0,
-        wc_flags: c.flags,
-        ..Cqe::default()
-    };
-    if cq.queue.push(&cqe).is_err() {
-        if !cq.failed {
-            cq.failed = true;
-            shared.failed_cqs.push(c.cq);
+    match written {
+        Some(Ok(())) => cq.queue.publish(),
+        Some(Err(CqFull)) => {
+            if !cq.failed {
+                cq.failed = true;
+                shared.failed_cqs.push(c.cq);
+            }
+            return;
         }
-        return;
+        None => return,
     }
     let Some(channel) = cq.channel else { return };
     let key = cq.context;

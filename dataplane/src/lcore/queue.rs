@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use roceline_abi::queue::{
-    Cqe, DmaInfo, MAX_SGE, Q_CONSUMER, Q_DATA, Q_PRODUCER, RECV_WQE_SGES, RecvWqe, SEND_WQE_SGES,
-    SendWqe, Sge,
+    CQE_NUMBER, Cqe, DmaInfo, MAX_SGE, Origin, Q_CONSUMER, Q_DATA, Q_PRODUCER, RECV_WQE_SGES,
+    RecvWqe, SEND_WQE_SGES, SendWqe, Sge,
 };
 use roceline_engine::verbs::{RecvWr, SendWr, WrOpcode};
 
@@ -53,12 +53,12 @@ impl Ring {
             & self.loc.mask
     }
 
-    fn store_consumer(&self, index: u32) {
-        self.file.store_u32(self.loc.offset + Q_CONSUMER, index);
-    }
-
-    fn store_producer(&self, index: u32) {
-        self.file.store_u32(self.loc.offset + Q_PRODUCER, index);
+    /// Stores a header's index together with the count beside it, at once: whoever reads the queue when this process is
+    /// dead finds the two in step.
+    fn store(&self, at: u64, index: u32, count: u32) {
+        self.file
+            .atomic_u64(self.loc.offset + at)
+            .store(u64::from(index) | u64::from(count) << 32, Ordering::Release);
     }
 
     /// Copies a `repr(C)` integer struct out of slot `index`, at `at` bytes into it.
@@ -78,6 +78,8 @@ pub struct SendQueue {
     head: u32,
     /// Oldest slot not yet free: the shared consumer index.
     tail: u32,
+    /// Requests ever taken off, wrapping.
+    retired: u32,
     max_sge: u32,
     max_inline: u32,
 }
@@ -89,6 +91,7 @@ impl SendQueue {
             ring: Ring { file, loc },
             head: 0,
             tail: 0,
+            retired: 0,
             max_sge,
             max_inline,
         }
@@ -148,14 +151,20 @@ impl SendQueue {
     /// Frees `count` slots, oldest first.
     pub fn retire(&mut self, count: u32) {
         self.tail = self.tail.wrapping_add(count) & self.ring.loc.mask;
-        self.ring.store_consumer(self.tail);
+        self.retired = self.retired.wrapping_add(count);
+        self.ring.store(Q_CONSUMER, self.tail, self.retired);
+    }
+
+    /// Requests taken off once `count` more are.
+    pub fn retired_after(&self, count: u32) -> u32 {
+        self.retired.wrapping_add(count)
     }
 
     /// Forgets everything in the queue (QP to RESET).
     pub fn reset(&mut self) {
         self.head = self.ring.producer();
         self.tail = self.head;
-        self.ring.store_consumer(self.tail);
+        self.ring.store(Q_CONSUMER, self.tail, self.retired);
     }
 
     /// Copies inline bytes of `slot` into a packet.
@@ -179,6 +188,7 @@ pub struct RecvQueue {
     ring: Ring,
     head: u32,
     tail: u32,
+    retired: u32,
     max_sge: u32,
 }
 
@@ -189,6 +199,7 @@ impl RecvQueue {
             ring: Ring { file, loc },
             head: 0,
             tail: 0,
+            retired: 0,
             max_sge,
         }
     }
@@ -221,14 +232,20 @@ impl RecvQueue {
     /// Frees the oldest slot.
     pub fn retire(&mut self) {
         self.tail = self.ring.next(self.tail);
-        self.ring.store_consumer(self.tail);
+        self.retired = self.retired.wrapping_add(1);
+        self.ring.store(Q_CONSUMER, self.tail, self.retired);
+    }
+
+    /// Requests taken off once one more is.
+    pub fn retired_after(&self) -> u32 {
+        self.retired.wrapping_add(1)
     }
 
     /// Forgets everything in the queue (QP to RESET).
     pub fn reset(&mut self) {
         self.head = self.ring.producer();
         self.tail = self.head;
-        self.ring.store_consumer(self.tail);
+        self.ring.store(Q_CONSUMER, self.tail, self.retired);
     }
 }
 
@@ -253,8 +270,18 @@ pub struct CqFull;
 pub struct CompletionQueue {
     ring: Ring,
     producer: u32,
+    /// Completions ever published, wrapping.
+    published: u32,
     /// The program's consumer index as last read; only read again when the queue looks full.
     consumer: u32,
+}
+
+/// An element as it lies in the queue; the order of the fields is that in which they are written.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Element {
+    cqe: Cqe,
+    origin: u64,
 }
 
 impl CompletionQueue {
@@ -263,12 +290,14 @@ impl CompletionQueue {
         CompletionQueue {
             ring: Ring { file, loc },
             producer: 0,
+            published: 0,
             consumer: 0,
         }
     }
 
-    /// Writes a completion, then the producer index.
-    pub fn push(&mut self, cqe: &Cqe) -> Result<(), CqFull> {
+    /// Writes a completion that nobody is told of until [`CompletionQueue::publish`]. Between the two its request is
+    /// taken off ([`Origin`] says why).
+    pub fn write(&mut self, cqe: &Cqe, origin: Origin) -> Result<(), CqFull> {
         let next = self.ring.next(self.producer);
         if next == self.consumer {
             self.consumer = self.ring.consumer();
@@ -276,15 +305,26 @@ impl CompletionQueue {
                 return Err(CqFull);
             }
         }
-        let to = self
-            .ring
-            .file
-            .at(self.ring.slot(self.producer), size_of::<Cqe>() as u64);
+        let slot = self.ring.slot(self.producer);
+        let to = self.ring.file.at(slot, size_of::<Element>() as u64);
+        let element = Element {
+            cqe: *cqe,
+            origin: origin.to_word(),
+        };
         // SAFETY: in bounds and aligned (64-byte slots). Volatile since the program may look at any time.
-        unsafe { to.cast::<Cqe>().as_ptr().write_volatile(*cqe) };
-        self.producer = next;
-        self.ring.store_producer(next);
+        unsafe { to.cast::<Element>().as_ptr().write_volatile(element) };
+        self.ring
+            .file
+            .atomic_u64(slot + CQE_NUMBER)
+            .store(self.published.wrapping_add(1).into(), Ordering::Release);
         Ok(())
+    }
+
+    /// Shows the completion that was written last.
+    pub fn publish(&mut self) {
+        self.producer = self.ring.next(self.producer);
+        self.published = self.published.wrapping_add(1);
+        self.ring.store(Q_PRODUCER, self.producer, self.published);
     }
 }
 
@@ -345,12 +385,20 @@ mod tests {
             wr_id: 5,
             ..Cqe::default()
         };
+        let mut push = || {
+            let origin = Origin {
+                qp: 0,
+                recv: false,
+                retired: 1,
+            };
+            cq.write(&cqe, origin).map(|()| cq.publish())
+        };
         for _ in 0..3 {
-            cq.push(&cqe).unwrap();
+            push().unwrap();
         }
-        assert_eq!(cq.push(&cqe), Err(CqFull));
+        assert_eq!(push(), Err(CqFull));
         poke(&file, loc.offset + Q_CONSUMER, 1u32);
-        cq.push(&cqe).unwrap();
-        assert_eq!(cq.push(&cqe), Err(CqFull));
+        push().unwrap();
+        assert_eq!(push(), Err(CqFull));
     }
 }

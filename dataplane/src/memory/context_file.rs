@@ -7,6 +7,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use roceline_abi::layout::FILE_BYTES;
+use roceline_abi::view::View;
 
 /// The mapping of one context file.
 #[derive(Debug)]
@@ -46,6 +47,26 @@ impl ContextFile {
                 return Err(io::Error::last_os_error());
             }
         }
+        ContextFile::map(fd)
+    }
+
+    /// Maps a file that [`ContextFile::create`] made, in another process perhaps.
+    pub fn adopt(fd: OwnedFd) -> io::Result<ContextFile> {
+        // SAFETY: zeroes are a valid stat.
+        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: a plain system call that fills `stat` in.
+        if unsafe { libc::fstat(fd.as_raw_fd(), &mut stat) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a plain system call on our fd.
+        let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
+        if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 || stat.st_size != FILE_BYTES as i64 {
+            return Err(io::Error::other("not a context file"));
+        }
+        ContextFile::map(fd)
+    }
+
+    fn map(fd: OwnedFd) -> io::Result<ContextFile> {
         // SAFETY: a new mapping at an address of the kernel's choice.
         let base = unsafe {
             libc::mmap(
@@ -67,6 +88,12 @@ impl ContextFile {
     /// The file, to be passed to the program.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+
+    /// All of it, for the code that both sides share.
+    pub fn view(&self) -> View<'_> {
+        // SAFETY: mapped as long as self lives; all access here is atomic or volatile.
+        unsafe { View::new(self.base, FILE_BYTES) }
     }
 
     /// Pointer to `len` bytes at `offset`.

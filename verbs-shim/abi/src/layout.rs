@@ -6,7 +6,10 @@
 //! 0        guard: a stray raw write() lands here and harms nothing
 //! 1 MiB    doorbell areas, one of 64 KiB per lcore slot
 //! 2 MiB    CQ arm words, one u32 per CQ handle
-//! 4 MiB    floor of the queues
+//! 3 MiB    words about the end of the daemon (`objects`)
+//! 4 MiB    records of QPs (`objects`)
+//! 8 MiB    records of CQs
+//! 16 MiB   floor of the queues
 //!   ...    queues, handed out from the end of the file downwards (adjacent mappings then merge)
 //! 16 GiB   end
 //! ```
@@ -14,7 +17,7 @@
 /// Size of the context file. Sparse: only touched pages cost memory.
 pub const FILE_BYTES: u64 = 16 << 30;
 /// The first queue byte is never below this offset.
-pub const QUEUE_FLOOR: u64 = 4 << 20;
+pub const QUEUE_FLOOR: u64 = 16 << 20;
 /// Offset of the doorbell area of lcore slot 0.
 pub const DOORBELL_OFFSET: u64 = 1 << 20;
 /// Bytes between the doorbell areas of two lcore slots.
@@ -27,8 +30,8 @@ pub const ARM_OFFSET: u64 = 2 << 20;
 pub const MAX_CQS: usize = 1 << 16;
 /// QPs that a context can hold: the doorbell index of a handle is below this.
 pub const MAX_QPS: usize = 1 << 16;
-/// The shim maps this much from the start of the file: guard, doorbells and arm words.
-pub const CONTROL_BYTES: u64 = QUEUE_FLOOR;
+/// The shim maps this much from the start of the file: guard, doorbells, arm words, and those about the daemon's end.
+pub const CONTROL_BYTES: u64 = 4 << 20;
 
 /// A QP handle is `lcore slot << QP_SLOT_SHIFT | doorbell index`.
 pub const QP_SLOT_SHIFT: u32 = 20;
@@ -60,5 +63,6 @@ pub const ARM_NEXT: u32 = 2;
 
 const _: () = assert!(DB_BELLS + (MAX_QPS as u64) / 8 <= DOORBELL_STRIDE);
 const _: () = assert!(DOORBELL_OFFSET + DOORBELL_STRIDE * MAX_LCORE_SLOTS as u64 <= ARM_OFFSET);
-const _: () = assert!(ARM_OFFSET + 4 * MAX_CQS as u64 <= QUEUE_FLOOR);
+const _: () = assert!(ARM_OFFSET + 4 * MAX_CQS as u64 <= crate::objects::END_LOCK);
+const _: () = assert!(CONTROL_BYTES <= QUEUE_FLOOR);
 const _: () = assert!(MAX_QPS <= 1 << QP_SLOT_SHIFT);

@@ -9,8 +9,14 @@ pub const Q_LOG2_ELEM_SIZE: u64 = 0;
 pub const Q_INDEX_MASK: u64 = 4;
 /// Byte offset of the producer index (u32).
 pub const Q_PRODUCER: u64 = 128;
+/// Byte offset, in a CQ's header, of how many completions were ever published (u32, wrapping). With the producer index it
+/// is one aligned 8-byte word, stored at once; providers know of neither count.
+pub const Q_PUBLISHED: u64 = Q_PRODUCER + 4;
 /// Byte offset of the consumer index (u32).
 pub const Q_CONSUMER: u64 = 256;
+/// Byte offset, in a work queue's header, of how many requests were ever taken off (u32, wrapping). With the consumer
+/// index it is one aligned 8-byte word, stored at once.
+pub const Q_RETIRED: u64 = Q_CONSUMER + 4;
 /// Byte offset of the first element.
 pub const Q_DATA: u64 = 384;
 
@@ -180,9 +186,47 @@ pub struct Cqe {
 
 /// log2 of a CQ element's size: 64 bytes, one cache line.
 pub const CQE_LOG2: u32 = 6;
+/// Byte offset, in a CQ element, of its [`Origin`]: behind what programs read.
+pub const CQE_ORIGIN: u64 = 48;
+/// Byte offset, in a CQ element, of its number: what [`Q_PUBLISHED`] becomes when it is published (u64, of which the
+/// lower half counts). Written last, so an element with the next number is complete although nobody was told of it.
+pub const CQE_NUMBER: u64 = 56;
+
+/// Which work queue a completion came from, and how many requests have been taken off that queue with it. A completion
+/// is written in four steps: the element, its number, the work queue's consumer index, the CQ's producer index. The
+/// consumer index must come first of the two, or a program could see the completion and find no room to post; and whoever
+/// finds the queues after the daemon died between the two knows by this what was about to be said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// Index of the QP's record (its doorbell index).
+    pub qp: u32,
+    /// It was a receive request.
+    pub recv: bool,
+    /// [`Q_RETIRED`] of that queue afterwards.
+    pub retired: u32,
+}
+
+impl Origin {
+    /// As it is stored.
+    pub fn to_word(self) -> u64 {
+        u64::from(self.retired) | u64::from(self.qp << 1 | u32::from(self.recv)) << 32
+    }
+
+    /// As it was stored.
+    pub fn from_word(word: u64) -> Origin {
+        let high = (word >> 32) as u32;
+        Origin {
+            qp: high >> 1,
+            recv: high & 1 != 0,
+            retired: word as u32,
+        }
+    }
+}
 
 const _: () = assert!(size_of::<SendWr>() == 144);
 const _: () = assert!(size_of::<DmaInfo>() == 24);
 const _: () = assert!(size_of::<SendWqe>() as u64 == SEND_WQE_SGES);
 const _: () = assert!(size_of::<RecvWqe>() as u64 == RECV_WQE_SGES);
-const _: () = assert!(size_of::<Cqe>() == 48);
+const _: () = assert!(size_of::<Cqe>() as u64 == CQE_ORIGIN);
+const _: () = assert!(CQE_NUMBER + 8 == 1 << CQE_LOG2);
+const _: () = assert!(Q_PRODUCER % 8 == 0 && Q_CONSUMER % 8 == 0);

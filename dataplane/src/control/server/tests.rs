@@ -1,3 +1,5 @@
+use roceline_abi::PROTOCOL_VERSION;
+
 use super::*;
 use crate::control::client::{Client, ClientError};
 use crate::control::query::{
@@ -83,7 +85,7 @@ fn the_command_lines_questions_are_answered() {
     let version: VersionReply = client.ask(&Query::Version).unwrap();
     assert_eq!(
         (version.version.as_str(), version.protocol),
-        (env!("CARGO_PKG_VERSION"), 1)
+        (env!("CARGO_PKG_VERSION"), u32::from(PROTOCOL_VERSION))
     );
     let DevicesReply { devices } = client.ask(&Query::Devices).unwrap();
     assert_eq!(

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use roceline_abi::control::Plain;
 use roceline_abi::layout::{ARM_NEXT, ARM_NONE, ARM_OFFSET, ARM_SOLICITED};
+use roceline_abi::objects::{CqRecord, NO_CHANNEL};
 use roceline_abi::queue::CQE_LOG2;
 use roceline_engine::memory::Access;
 
@@ -243,6 +244,12 @@ fn new_cq(
     context
         .file
         .store_u32(ARM_OFFSET + 4 * u64::from(handle), ARM_NONE);
+    let record = CqRecord {
+        channel: channel.unwrap_or(NO_CHANNEL),
+        user_handle,
+        queue: queue.place(),
+    };
+    record.publish(&context.file.view(), handle);
     let response = CreateCqResp {
         cq_handle: handle,
         cqe: queue.entries(),
@@ -266,6 +273,7 @@ pub fn destroy_cq(context: &mut Context, call: &Call<'_>) -> Result<Answer, Comm
     let cq = context.cq(call.request::<Destroy>()?.handle)?;
     match context.call(Command::DestroyCq { cq })? {
         Reply::Events { comp, asynchronous } => {
+            CqRecord::withdraw(&context.file.view(), cq);
             if let Some(queue) = context.cqs.remove(&cq) {
                 context.queues.free(&context.file, queue);
             }

@@ -1,6 +1,8 @@
 //! Queue pairs: sizes rounded as the rxe driver rounds them. Attributes of MODIFY_QP are [`super::qp_attr`]'s.
 
 use roceline_abi::control::Plain;
+use roceline_abi::layout::QP_SLOT_SHIFT;
+use roceline_abi::objects::QpRecord;
 use roceline_abi::queue::{RECV_WQE_SGES, SEND_WQE_SGES, Sge};
 use roceline_engine::verbs::{QpAttr, QpInit, QpState, QpType, mask};
 use roceline_engine::wire::Gid;
@@ -160,6 +162,14 @@ fn new_qp(
             return Err(error);
         }
     };
+    let record = QpRecord {
+        qpn,
+        send_cq,
+        recv_cq,
+        sq: sq.place(),
+        rq: rq.place(),
+    };
+    record.publish(&context.file.view(), doorbell_index(handle));
     let response = CreateQpResp {
         qp_handle: handle,
         qpn,
@@ -178,11 +188,16 @@ fn new_qp(
     Ok((response, mmap))
 }
 
+fn doorbell_index(handle: u32) -> u32 {
+    handle & ((1 << QP_SLOT_SHIFT) - 1)
+}
+
 pub fn destroy_qp(context: &mut Context, call: &Call<'_>) -> Result<Answer, CommandError> {
     context.ready()?;
     let qp = context.qp(call.request::<Destroy>()?.handle)?;
     match context.call(Command::DestroyQp { qp })? {
         Reply::Events { asynchronous, .. } => {
+            QpRecord::withdraw(&context.file.view(), doorbell_index(qp));
             if let Some(QpQueues { sq, rq }) = context.qps.remove(&qp) {
                 context.queues.free(&context.file, sq);
                 context.queues.free(&context.file, rq);
