@@ -85,6 +85,11 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), DaemonError> {
         allowed_users: config.control.users.clone(),
     };
     let listener = Server::bind(control)?;
+    let starting = StartWatch::begin(socket.clone())?;
+    if signals.pending().next().is_some() {
+        // It came before the watch began.
+        return Ok(());
+    }
 
     let eal = Eal::init(&eal_config(&config))?;
     let pool = Mempool::new(
@@ -141,6 +146,8 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), DaemonError> {
         source,
     })?;
 
+    // From here on there is more to tidy up, and nothing that takes long.
+    drop(starting);
     let tree = Tree::create(&socket, &infos).map_err(|source| DaemonError::Tree {
         socket: socket.clone(),
         source,
@@ -173,6 +180,46 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), DaemonError> {
         Err(DaemonError::LcoreDied)
     } else {
         Ok(())
+    }
+}
+
+/// Ends the process when a signal comes while the daemon starts: EAL and drivers may take long (hugepages to clear, a
+/// device that does not answer), and cannot be interrupted. Nothing but the socket is there yet to be tidied up.
+struct StartWatch {
+    signals: signal_hook::iterator::Handle,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl StartWatch {
+    fn begin(socket: PathBuf) -> Result<StartWatch, DaemonError> {
+        let failed = |what| move |source| DaemonError::System { what, source };
+        let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(failed("signal handlers"))?;
+        let handle = signals.handle();
+        let thread = thread::Builder::new()
+            .name("start-watch".into())
+            .spawn(move || {
+                if signals.forever().next().is_some() {
+                    tracing::info!("stopped while starting");
+                    let _ = std::fs::remove_file(&socket);
+                    // SAFETY: ends the process. Exit handlers are left out: DPDK's would run beside its start.
+                    unsafe { libc::_exit(0) };
+                }
+            })
+            .map_err(failed("signal thread"))?;
+        Ok(StartWatch {
+            signals: handle,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for StartWatch {
+    fn drop(&mut self) {
+        self.signals.close();
+        if let Some(thread) = self.thread.take() {
+            // It does nothing that could fail.
+            let _ = thread.join();
+        }
     }
 }
 
@@ -255,7 +302,12 @@ fn eal_config(config: &Config) -> EalConfig {
             }
             _ => false,
         }),
-        pci: specs().any(|spec| matches!(spec, PortSpec::Pci(_))),
+        pci: specs()
+            .filter_map(|spec| match spec {
+                PortSpec::Pci(device) => Some(device.clone()),
+                _ => None,
+            })
+            .collect(),
         extra_args: config.eal.args.clone(),
         ..EalConfig::default()
     }

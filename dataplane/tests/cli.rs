@@ -62,9 +62,9 @@ fn help_teaches() {
         (&["nic", "--help"], &["--print-config", "--cpu", "SIGTERM"]),
         (
             &["run", "--help"],
-            &["LD_PRELOAD", "--device", "roceline run -- ibv_devices"],
+            &["LD_PRELOAD", "--device", "roceline run ibv_devices", "127"],
         ),
-        (&["wait", "--help"], &["--timeout"]),
+        (&["wait", "--help"], &["--timeout", "[default: 30]"]),
         (&["show", "--help"], &["qps", "--json"]),
         (&["stat", "--help"], &["--watch", "--json"]),
         (&["doctor", "--help"], &["missing"]),
@@ -107,6 +107,12 @@ fn a_bad_configuration_is_told_with_its_line() {
         1,
         &["/no/such.toml", "No such file"],
     );
+    let config = file("type.toml", "[eal]\nmemory_mb = \"256M\"\n");
+    fails(
+        &["nic", "--config", config.to_str().unwrap()],
+        1,
+        &["type.toml:2: `memory_mb`", "\"256M\"", "a whole number"],
+    );
     fails(&["nic", "--cpu", "99999"], 1, &["--cpu 99999", "CPUs"]);
 }
 
@@ -123,19 +129,67 @@ fn without_a_daemon_every_command_says_so() {
 }
 
 #[test]
-fn a_command_that_does_not_exist_is_named() {
+fn what_cannot_be_run_ends_as_in_a_shell() {
     let shim = file("libroceline_shim.so", "");
+    let no_program = file("no-program", "");
+    let no_program = no_program.to_str().unwrap();
+    for (arguments, code, says) in [
+        (&["--", "no-such-program"][..], 127, "not found"),
+        (&["no-such-program", "-x"], 127, "not found"),
+        (&["--", "./no-such-program"], 127, "not found"),
+        (&[no_program], 126, "chmod +x"),
+        (&["/etc"], 126, "is no program"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_roceline"))
+            .args(["run", "--socket", "/tmp/x.sock"])
+            .args(arguments)
+            .env("ROCELINE_SHIM", &shim)
+            .output()
+            .expect("the program runs");
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(says), "{arguments:?}: {stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    }
+}
+
+#[test]
+fn arguments_behind_the_program_are_its_own() {
+    // Without a daemon the program is found and then misses one: its option was not taken for one of ours.
+    let shim = file("libroceline_shim.so", "");
+    let socket = "/tmp/roceline-nobody-here.sock";
+    for arguments in [
+        &["true", "--any-cpux", "-v"][..],
+        &["--any-cpu", "true", "--socket", "y"],
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_roceline"))
+            .args(["run", "--socket", socket])
+            .args(arguments)
+            .env("ROCELINE_SHIM", &shim)
+            .output()
+            .expect("the program runs");
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains(socket), "{stderr}");
+    }
+}
+
+#[test]
+fn a_log_level_that_does_not_exist_is_an_error() {
     let output = Command::new(env!("CARGO_BIN_EXE_roceline"))
-        .args(["run", "--socket", "/tmp/x.sock", "--", "no-such-program"])
-        .env("ROCELINE_SHIM", &shim)
+        .args(["show", "--socket", "/tmp/x.sock"])
+        .env("ROCELINE_LOG", "verbose")
         .output()
         .expect("the program runs");
-    assert_eq!(output.status.code(), Some(1));
     let stderr = text(&output.stderr);
-    assert!(
-        stderr.contains("no-such-program") && stderr.contains("not found"),
-        "{stderr}"
-    );
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    for part in [
+        "ROCELINE_LOG",
+        "\"verbose\"",
+        "error, warn, info, debug, trace",
+    ] {
+        assert!(stderr.contains(part), "{stderr}");
+    }
 }
 
 #[test]

@@ -176,6 +176,29 @@ fn sigterm_leaves_neither_socket_nor_tree() {
 }
 
 #[test]
+fn sigterm_while_it_starts_ends_it_at_once() {
+    let _alone = alone();
+    // A driver that never comes back from its start: it opens a pipe that nobody writes to.
+    let mut daemon = Daemon::prepare("");
+    let pipe = daemon.dir().join("pipe");
+    let made = Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.is_ok_and(|status| status.success()));
+    let config = format!(
+        "[[nic]]\nname = \"roce0\"\naddresses = [\"10.78.0.1/24\"]\nport = \"vdev:net_pcap0,rx_pcap={},tx_pcap=/dev/null\"\n",
+        pipe.display()
+    );
+    fs::write(daemon.dir().join("config.toml"), config).expect("the directory is ours");
+    for signal in [libc::SIGTERM, libc::SIGINT] {
+        daemon.launch();
+        wait_for("socket", PATIENCE, || daemon.socket().exists());
+        daemon.process().signal(signal);
+        let ended = daemon.take_process().finish(PATIENCE);
+        assert!(ended.ok(), "{}", ended.report());
+        assert!(!daemon.socket().exists());
+    }
+}
+
+#[test]
 fn sigterm_under_traffic_ends_it_too() {
     let _alone = alone();
     let mut daemon = Daemon::pair();

@@ -2,7 +2,8 @@
 //! answer of a daemon as text or JSON. Each command has its module; what a daemon says is learnt through
 //! [`Client`](crate::control::client::Client).
 //!
-//! Answers go to stdout and errors to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage.
+//! Answers go to stdout and errors to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage; `run` becomes its program, or ends
+//! as a shell would that cannot start it.
 
 mod affinity;
 mod doctor;
@@ -107,7 +108,10 @@ pub fn main() -> ExitCode {
         }
         Err(error) => {
             eprintln!("roceline: {error}");
-            ExitCode::FAILURE
+            match error {
+                CliError::Run(error) => error.exit_code().into(),
+                _ => ExitCode::FAILURE,
+            }
         }
     }
 }

@@ -17,10 +17,13 @@ use crate::control::query::{LcoresReply, Query};
 
 const EXAMPLES: &str = "\
 Examples:
-  roceline run -- ibv_devices
+  roceline run ibv_devices
   roceline run --device roce1 -- ibv_devinfo -v
   roceline run -- ib_send_lat -d roce0 &
   roceline run -- ib_send_lat -d roce1 127.0.0.1
+
+What stands after the program's name belongs to the program. Exit code: the program's own; 127 if there is no such
+program, 126 if it cannot be run, 1 for anything else that is missing.
 
 The program gets LD_PRELOAD, ROCELINE_SOCKET and, with --device, ROCELINE_DEVICE; everything it
 starts inherits them, so a shell or a script can be run as well: roceline run -- bash";
@@ -39,8 +42,8 @@ pub(super) struct Args {
     #[arg(long)]
     any_cpu: bool,
 
-    /// The program and its arguments
-    #[arg(required = true, last = true, value_name = "CMD")]
+    /// The program and its arguments; `--` before it may be left out
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
@@ -51,6 +54,8 @@ pub(super) enum RunError {
     Shim(#[from] shim::ShimError),
     #[error("{0:?}: command not found: check the name, or install the package that has it")]
     NotFound(OsString),
+    #[error("{0}: is no program: check the name, or make it executable with chmod +x")]
+    NotExecutable(PathBuf),
     #[error("{0} cannot be run: {1}")]
     Exec(PathBuf, io::Error),
     #[error("the daemon on {socket} has no device {device}: it has {known}")]
@@ -61,12 +66,23 @@ pub(super) enum RunError {
     },
 }
 
+impl RunError {
+    /// What a shell exits with in the same case (POSIX, Shell Command Language 2.8.2), so that scripts can tell a
+    /// program that could not be run from one that failed.
+    pub(super) fn exit_code(&self) -> u8 {
+        match self {
+            RunError::NotFound(_) => 127,
+            RunError::NotExecutable(_) | RunError::Exec(..) => 126,
+            RunError::Shim(_) | RunError::Device { .. } => 1,
+        }
+    }
+}
+
 /// Only returns when it failed: the process becomes the program.
 pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
     let library = shim::find().map_err(RunError::from)?;
     let name = &args.command[0];
-    let program = resolve(name, env::var_os("PATH").as_deref())
-        .ok_or_else(|| RunError::NotFound(name.clone()))?;
+    let program = resolve(name, env::var_os("PATH").as_deref())?;
 
     let lcores = Client::connect(socket)?
         .ask::<LcoresReply>(&Query::Lcores)?
@@ -110,18 +126,26 @@ pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
 }
 
 /// The file that `execvp` would run.
-fn resolve(name: &OsStr, path: Option<&OsStr>) -> Option<PathBuf> {
+fn resolve(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, RunError> {
     let runnable = |file: &Path| {
         file.metadata()
             .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
     };
-    if name.as_encoded_bytes().contains(&b'/') {
-        // Whatever is wrong with a named file, exec says it best.
-        return Path::new(name).exists().then(|| name.into());
+    let mut places: Vec<PathBuf> = if name.as_encoded_bytes().contains(&b'/') {
+        vec![name.into()]
+    } else {
+        env::split_paths(path.unwrap_or_default())
+            .map(|dir| dir.join(name))
+            .collect()
+    };
+    places.retain(|file| file.exists());
+    if let Some(program) = places.iter().find(|file| runnable(file)) {
+        return Ok(program.clone());
     }
-    env::split_paths(path?)
-        .map(|dir| dir.join(name))
-        .find(|file| runnable(file))
+    match places.into_iter().next() {
+        Some(file) => Err(RunError::NotExecutable(file)),
+        None => Err(RunError::NotFound(name.into())),
+    }
 }
 
 /// Ours first: it plays the kernel, so it must be what the others' calls end in.
@@ -160,8 +184,14 @@ mod tests {
             resolve(OsStr::new("/bin/sh"), None).unwrap(),
             Path::new("/bin/sh")
         );
-        assert_eq!(resolve(OsStr::new("no-such-program"), Some(path)), None);
-        assert_eq!(resolve(OsStr::new("./no-such-program"), Some(path)), None);
+        for missing in ["no-such-program", "./no-such-program"] {
+            let error = resolve(OsStr::new(missing), Some(path)).unwrap_err();
+            assert_eq!(error.exit_code(), 127, "{error}");
+        }
+        for no_program in ["/etc/passwd", "/etc"] {
+            let error = resolve(OsStr::new(no_program), None).unwrap_err();
+            assert_eq!(error.exit_code(), 126, "{error}");
+        }
     }
 
     #[test]

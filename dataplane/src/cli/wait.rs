@@ -21,11 +21,11 @@ const LAST_MOMENT: Duration = Duration::from_millis(500);
 /// Returns at once when it is, with exit code 1 and the reason when it is not in time.
 #[derive(Debug, Parser)]
 #[command(
-    after_help = "Example, in a script:\n  roceline nic & roceline wait --timeout 30 && roceline run -- ./tests"
+    after_help = "Example, in a script:\n  roceline nic & roceline wait && roceline run -- ./tests"
 )]
 pub(super) struct Args {
     /// Seconds to wait at most
-    #[arg(long, value_name = "S", default_value = "10", value_parser = seconds)]
+    #[arg(long, value_name = "S", default_value = "30", value_parser = seconds)]
     timeout: Duration,
 }
 

@@ -1,7 +1,7 @@
 //! From the text to values that can be relied on: ranges, formats, and what must fit together.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -12,8 +12,10 @@ use toml::Spanned;
 use super::file::{self, NumberOrWord, line_of};
 use super::nics::derived_mac;
 use super::{
-    Config, ConfigError, EalConfig, Hugepages, Idle, LcoreConfig, NicConfig, PortSpec, SocketConfig,
+    Config, ConfigError, EalConfig, Hugepages, Idle, LcoreConfig, NicConfig, PortSpec,
+    SocketConfig, port,
 };
+use crate::telemetry::check_filter;
 
 /// Packet buffers of a small configuration and room to spare.
 const DEFAULT_MEMORY_MB: u32 = 256;
@@ -54,12 +56,13 @@ impl<'a> Checker<'a> {
             .collect::<Result<Vec<_>, _>>()?;
         self.together(&nics)?;
         let control = self.control(file.control)?;
+        let log = file.log.level.map(|level| self.log_filter(level));
         Ok(Config {
             eal,
             lcores,
             nics,
             control,
-            log: file.log.level,
+            log: log.transpose()?,
         })
     }
 
@@ -239,6 +242,14 @@ impl<'a> Checker<'a> {
             "must be an address with a prefix length, such as \"10.77.0.1/24\" or \"fd77::1/64\"";
         let (ip, prefix) = address.as_ref().split_once('/').ok_or_else(|| bad(form))?;
         let ip: IpAddr = ip.parse().map_err(|_| bad(form))?;
+        if let Some(v4) = mapped(ip) {
+            return Err(bad(&format!(
+                "this is an IPv4 address inside of an IPv6 one; write it as \"{v4}/{}\"",
+                prefix
+                    .parse::<u8>()
+                    .map_or(24, |bits| bits.saturating_sub(96).min(32))
+            )));
+        }
         let prefix: u8 = prefix.parse().map_err(|_| bad(form))?;
         if prefix > if ip.is_ipv4() { 32 } else { 128 } {
             return Err(bad("the prefix is longer than the address"));
@@ -252,14 +263,21 @@ impl<'a> Checker<'a> {
     }
 
     fn host(&self, ip: &Spanned<String>) -> Result<IpAddr, ConfigError> {
-        ip.as_ref()
-            .parse()
-            .ok()
-            .filter(|&ip| is_host(ip))
-            .ok_or_else(|| {
-                let problem = "must be the address of one host, such as \"10.77.0.3\"";
-                self.bad("ip", format!("{:?}", ip.as_ref()), ip.span(), problem)
-            })
+        let bad = |problem: &str| self.bad("ip", format!("{:?}", ip.as_ref()), ip.span(), problem);
+        match ip.as_ref().parse() {
+            Ok(addr) => match mapped(addr) {
+                Some(v4) => Err(bad(&format!(
+                    "this is an IPv4 address inside of an IPv6 one; write it as \"{v4}\""
+                ))),
+                None if is_host(addr) => Ok(addr),
+                None => Err(bad(
+                    "must be the address of one host, such as \"10.77.0.3\"",
+                )),
+            },
+            Err(_) => Err(bad(
+                "must be the address of one host, such as \"10.77.0.3\"",
+            )),
+        }
     }
 
     fn mac(&self, mac: &Spanned<String>) -> Result<[u8; 6], ConfigError> {
@@ -277,17 +295,17 @@ impl<'a> Checker<'a> {
     }
 
     fn port(&self, port: &Spanned<String>) -> Result<PortSpec, ConfigError> {
-        let text = port.as_ref();
-        match text.split_once(':') {
-            Some(("fabric", name)) if !name.is_empty() => Ok(PortSpec::Fabric(name.into())),
-            Some(("vdev", device)) if device.starts_with("net_") => {
-                Ok(PortSpec::Vdev(device.into()))
-            }
-            Some(("pci", device)) if !device.is_empty() => Ok(PortSpec::Pci(device.into())),
-            _ => {
-                let problem = "must be \"fabric:LINK\", \"vdev:net_DRIVERn,key=value,...\" or \
-                               \"pci:DOMAIN:BUS:DEVICE.FUNCTION\"";
-                Err(self.bad("port", format!("{text:?}"), port.span(), problem))
+        port::parse(port.as_ref()).map_err(|problem| {
+            self.bad("port", format!("{:?}", port.as_ref()), port.span(), problem)
+        })
+    }
+
+    fn log_filter(&self, level: Spanned<String>) -> Result<String, ConfigError> {
+        match check_filter(level.as_ref()) {
+            Ok(()) => Ok(level.into_inner()),
+            Err(problem) => {
+                let value = format!("{:?}", level.as_ref());
+                Err(self.bad("level", value, level.span(), problem))
             }
         }
     }
@@ -406,6 +424,15 @@ pub(crate) fn cpu_problem(cpus: &[usize]) -> String {
         .collect::<Vec<_>>()
         .join(", ");
     format!("this process may run on CPUs {list}; choose one of them or \"any\"")
+}
+
+/// The IPv4 address in an IPv4-mapped IPv6 one. Its GID is that of the IPv4 address (RoCE v2 writes IPv4 addresses
+/// so), but its packets would be of the other family.
+fn mapped(ip: IpAddr) -> Option<Ipv4Addr> {
+    match ip {
+        IpAddr::V4(_) => None,
+        IpAddr::V6(v6) => v6.to_ipv4_mapped(),
+    }
 }
 
 fn is_host(ip: IpAddr) -> bool {

@@ -13,7 +13,19 @@ pub enum ConfigError {
         /// Why.
         source: io::Error,
     },
-    /// Not TOML, or a value of the wrong type.
+    /// A value of the wrong type.
+    #[error("{file}:{line}: `{key}` {problem}")]
+    Type {
+        /// The file.
+        file: String,
+        /// Line, from 1.
+        line: usize,
+        /// The key.
+        key: String,
+        /// What it is, and what it must be.
+        problem: String,
+    },
+    /// Not TOML, or something is missing.
     #[error("{file}:{line}: {message}")]
     Syntax {
         /// The file.

@@ -39,9 +39,13 @@ pub(super) struct Lcore {
     pub idle: Option<Idle>,
 }
 
-/// A CPU or a user: by number or by word.
+/// A CPU or a user: by number or by word. `expecting` is the whole message of an untagged enum: put as serde's others,
+/// for [`wrong_type`].
 #[derive(Clone, Debug, Deserialize)]
-#[serde(untagged, expecting = "expected a number or a word in quotes")]
+#[serde(
+    untagged,
+    expecting = "invalid type: of another type, expected a number or a word in quotes"
+)]
 pub(super) enum NumberOrWord {
     Number(i64),
     Word(String),
@@ -94,14 +98,14 @@ pub(super) struct Control {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Log {
-    pub level: Option<String>,
+    pub level: Option<Spanned<String>>,
 }
 
 /// Reads a text.
 pub(super) fn parse(label: &str, text: &str) -> Result<File, ConfigError> {
     toml::from_str(text).map_err(|error| {
-        let line = line_of(text, error.span().map_or(0, |span| span.start));
-        explain(label, line, error.message())
+        let at = error.span().map_or(0, |span| span.start);
+        explain(label, text, at, error.message())
     })
 }
 
@@ -115,8 +119,69 @@ pub(super) fn line_of(text: &str, at: usize) -> usize {
         .count()
 }
 
+/// The key whose value, or a part of it, is at a byte: the last one with a `=` before it, or that of the section's
+/// header where the whole section is meant.
+fn key_at(text: &str, at: usize) -> Option<&str> {
+    let is_key = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '"');
+    let header = text[at..].lines().next()?.trim_start();
+    if let Some(inside) = header.strip_prefix("[[").or(header.strip_prefix('[')) {
+        let name = inside.split(']').next().map(str::trim).filter(|name| {
+            // A list as a value begins like a header; its line has a key before it.
+            !name.is_empty() && name.chars().all(is_key) && starts_line(text, at)
+        });
+        if name.is_some() {
+            return name;
+        }
+    }
+    text[..at]
+        .lines()
+        .rev()
+        .filter(|line| !line.trim_start().starts_with('#'))
+        .find_map(|line| {
+            let before = &line[..line.rfind('=')?];
+            let key = before.trim_end().rsplit(|c| !is_key(c)).next()?;
+            (!key.is_empty()).then_some(key)
+        })
+}
+
+fn starts_line(text: &str, at: usize) -> bool {
+    let before = text[..at].rsplit('\n').next();
+    before.is_none_or(|before| before.trim().is_empty())
+}
+
+/// serde's words for what it found and wanted, in those of the file's author.
+fn wrong_type(message: &str) -> Option<String> {
+    let (found, wanted) = message
+        .strip_prefix("invalid type: ")?
+        .rsplit_once(", expected ")?;
+    let wanted = match wanted {
+        "a string" => "text in quotes",
+        "i64" | "u64" | "u32" | "integer" => "a whole number",
+        "a boolean" => "true or false",
+        "a sequence" => "a list in [ ], or [[sections]]",
+        _ if wanted.starts_with("struct ") => "a section of its own",
+        other => other.strip_prefix("expected ").unwrap_or(other),
+    };
+    let found = found
+        .replace("string ", "the text ")
+        .replace("integer ", "the number ")
+        .replace("floating point ", "the number ")
+        .replace("sequence", "a list")
+        .replace("map", "a section");
+    Some(format!("is {found}, but must be {wanted}"))
+}
+
 /// serde names the stranger and all that it knows, each in backquotes; what it cannot say is which is near.
-fn explain(label: &str, line: usize, message: &str) -> ConfigError {
+fn explain(label: &str, text: &str, at: usize, message: &str) -> ConfigError {
+    let line = line_of(text, at);
+    if let Some(problem) = wrong_type(message) {
+        return ConfigError::Type {
+            file: label.into(),
+            line,
+            key: key_at(text, at).unwrap_or("a value").into(),
+            problem,
+        };
+    }
     let kind = if message.starts_with("unknown field ") {
         "key"
     } else if message.starts_with("unknown variant ") {
@@ -180,5 +245,46 @@ mod tests {
     fn wrong_types_and_broken_syntax_have_a_line() {
         assert!(error("[eal]\nmemory_mb = \"much\"\n").starts_with("f.toml:2: "));
         assert!(error("[eal\n").starts_with("f.toml:1: "));
+    }
+
+    #[test]
+    fn a_value_of_the_wrong_type_is_told_with_its_key_and_what_it_must_be() {
+        for (text, says) in [
+            (
+                "[eal]\nmemory_mb = \"much\"\n",
+                "f.toml:2: `memory_mb` is the text \"much\", but must be a whole number",
+            ),
+            (
+                "[[nic]]\nname = 7\n",
+                "f.toml:2: `name` is the number `7`, but must be text in quotes",
+            ),
+            (
+                "[[nic]]\nname = \"a\"\nport = \"x\"\naddresses = [\n  \"10.0.0.1/24\",\n  7,\n]\n",
+                "f.toml:6: `addresses` is the number `7`, but must be text in quotes",
+            ),
+            (
+                "[[nic]]\nname = \"a\"\nport = \"x\"\naddresses = \"10.0.0.1/24\"\n",
+                "f.toml:4: `addresses` is the text \"10.0.0.1/24\", but must be a list",
+            ),
+            (
+                "# eal = 1\nlog = { level = 3 }\n",
+                "f.toml:2: `level` is the number `3`",
+            ),
+            (
+                "[lcore]\ncpu = 1\n",
+                "f.toml:1: `lcore` is a section, but must be a list in [ ], or [[sections]]",
+            ),
+            (
+                "[[lcore]]\ncpu = 1.5\n",
+                "f.toml:2: `cpu` is of another type, but must be a number or a word in quotes",
+            ),
+            (
+                "eal = 3\n",
+                "f.toml:1: `eal` is the number `3`, but must be a section",
+            ),
+        ] {
+            let message = error(text);
+            assert!(message.starts_with(says), "{message}\nnot {says}");
+        }
     }
 }

@@ -9,6 +9,7 @@ mod check;
 mod error;
 mod file;
 mod nics;
+mod port;
 mod preset;
 
 use std::net::IpAddr;
@@ -108,7 +109,7 @@ pub enum PortSpec {
     Fabric(String),
     /// A virtual device of DPDK: the text after `--vdev=`.
     Vdev(String),
-    /// A PCI device: the text after `--allow=`.
+    /// A PCI device: the text after `--allow=`, its address in full.
     Pci(String),
 }
 

@@ -10,6 +10,7 @@ use std::fs;
 use std::io;
 use std::marker::PhantomData;
 use std::mem;
+use std::path::Path;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,8 +43,8 @@ pub struct EalConfig {
     /// Whether a device opened later shares EAL's memory with another process (vhost, virtio-user, memif with
     /// zero-copy). Those in `vdevs` are recognised.
     pub single_file_segments: bool,
-    /// Whether to probe the PCI bus.
-    pub pci: bool,
+    /// PCI devices, each as EAL's `--allow` takes it (`0000:03:00.0`, arguments after a comma). No other is touched.
+    pub pci: Vec<String>,
     /// Prefix of EAL's files, for several DPDK programs with hugepages side by side.
     pub file_prefix: Option<String>,
     /// DPDK's log level, 1 (emergency) to 8 (debug).
@@ -59,7 +60,7 @@ impl Default for EalConfig {
             mem_mb: 128,
             vdevs: Vec::new(),
             single_file_segments: false,
-            pci: false,
+            pci: Vec::new(),
             file_prefix: None,
             log_level: 4,
             extra_args: Vec::new(),
@@ -92,9 +93,15 @@ impl Eal {
     ///
     /// # Errors
     ///
-    /// When called a second time, when hugepages are demanded and missing, and when EAL refuses.
+    /// When called a second time, when memory, hugepages or PCI devices are demanded that are not there, and when EAL
+    /// refuses.
     pub fn init(config: &EalConfig) -> Result<Eal, PortError> {
+        check_pci(&config.pci, Path::new("/sys/bus/pci/devices"))?;
         let huge = choose_memory(config)?;
+        if !huge {
+            let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+            check_memory(config.mem_mb, &meminfo)?;
+        }
         let affinity = Affinity::of_this_thread().map_err(|source| PortError::System {
             what: "sched_getaffinity",
             source,
@@ -279,9 +286,11 @@ fn arguments(config: &EalConfig, huge: bool, cpus: &[usize]) -> Vec<String> {
         args.push("--no-shconf".into());
     }
     args.push("--no-telemetry".into());
-    if !config.pci {
+    if config.pci.is_empty() {
         args.push("--no-pci".into());
     }
+    // With a list, the bus probes what is on it and leaves everybody else's devices alone.
+    args.extend(config.pci.iter().map(|device| format!("--allow={device}")));
     if let Some(prefix) = &config.file_prefix {
         args.push(format!("--file-prefix={prefix}"));
     }
@@ -318,6 +327,43 @@ fn choose_memory(config: &EalConfig) -> Result<bool, PortError> {
         });
     }
     Ok(usable)
+}
+
+/// Whether the machine has that much memory at all. EAL reserves addresses only, and the pages come when packets do: it
+/// would start, and the machine would fall over later. Less than is available now is a warning, as what is available changes.
+fn check_memory(wanted_mb: u32, meminfo: &str) -> Result<(), PortError> {
+    let mb = |key: &str| {
+        let line = meminfo.lines().find_map(|line| line.strip_prefix(key))?;
+        let kib: u64 = line.split_ascii_whitespace().next()?.parse().ok()?;
+        Some(kib >> 10)
+    };
+    let wanted = u64::from(wanted_mb);
+    if let Some(total_mb) = mb("MemTotal:").filter(|&total| wanted > total) {
+        return Err(PortError::NoMemory {
+            wanted_mb,
+            total_mb,
+            available_mb: mb("MemAvailable:").unwrap_or(total_mb),
+        });
+    }
+    if let Some(available_mb) = mb("MemAvailable:").filter(|&available| wanted > available) {
+        tracing::warn!(
+            wanted_mb,
+            available_mb,
+            "`memory_mb` in [eal] is more than is available now; if packets come to fill it, something has to be killed: lower it"
+        );
+    }
+    Ok(())
+}
+
+/// Whether the PCI devices are there. EAL skips those that are not without a word.
+fn check_pci(devices: &[String], bus: &Path) -> Result<(), PortError> {
+    for device in devices {
+        let address = device.split(',').next().unwrap_or(device);
+        if !bus.join(address).exists() {
+            return Err(PortError::NoPciDevice(address.into()));
+        }
+    }
+    Ok(())
 }
 
 /// (page size in bytes, free pages) of every size the kernel has.
@@ -451,6 +497,45 @@ mod tests {
                 single,
                 "{vdev}"
             );
+        }
+    }
+
+    #[test]
+    fn only_the_named_pci_devices_are_probed() {
+        assert!(arguments(&config(), false, &[0]).contains(&"--no-pci".into()));
+        let config = EalConfig {
+            pci: vec!["0000:01:00.0".into(), "0000:01:00.1,x=1".into()],
+            ..config()
+        };
+        let args = arguments(&config, false, &[0]);
+        assert!(!args.contains(&"--no-pci".into()));
+        assert!(args.contains(&"--allow=0000:01:00.0".into()));
+        assert!(args.contains(&"--allow=0000:01:00.1,x=1".into()));
+    }
+
+    #[test]
+    fn a_pci_device_that_is_not_there_is_named() {
+        let bus = std::env::temp_dir().join(format!("roceline-bus-{}", std::process::id()));
+        fs::create_dir_all(bus.join("0000:01:00.0")).unwrap();
+        let check = |device: &str| check_pci(&[device.into()], &bus);
+        assert!(check("0000:01:00.0,x=1").is_ok());
+        let error = check("0000:02:00.0").unwrap_err().to_string();
+        assert!(
+            error.contains("0000:02:00.0") && error.contains("lspci -D"),
+            "{error}"
+        );
+        fs::remove_dir_all(&bus).unwrap();
+    }
+
+    #[test]
+    fn more_memory_than_the_machine_has_is_refused_with_what_there_is() {
+        let meminfo = "MemTotal:        2097152 kB\nMemFree:  1 kB\nMemAvailable:    1048576 kB\n";
+        assert!(check_memory(256, meminfo).is_ok());
+        assert!(check_memory(2048, meminfo).is_ok(), "available changes");
+        assert!(check_memory(1 << 20, "").is_ok(), "nothing is known");
+        let error = check_memory(2049, meminfo).unwrap_err().to_string();
+        for part in ["memory_mb = 2049", "2048 MiB", "1024 MiB"] {
+            assert!(error.contains(part), "{error}");
         }
     }
 

@@ -32,6 +32,22 @@ pub enum PortError {
         /// 2 MiB pages that would do.
         pages: u64,
     },
+    /// More memory than the machine has.
+    #[error(
+        "memory_mb = {wanted_mb} in [eal] is more than this machine has ({total_mb} MiB, of which {available_mb} MiB are available): \
+         lower it; 256 do for two NICs"
+    )]
+    NoMemory {
+        /// Asked for.
+        wanted_mb: u32,
+        /// The machine's.
+        total_mb: u64,
+        /// What is free or can be freed.
+        available_mb: u64,
+    },
+    /// A PCI device is not there.
+    #[error("there is no PCI device {0} here: `lspci -D` lists what there is")]
+    NoPciDevice(String),
     /// `rte_eal_init` refused.
     #[error("EAL did not start with `{args}`: {reason}; {remedy}")]
     EalInit {

@@ -180,10 +180,15 @@ impl Daemon {
         });
     }
 
+    /// The process itself, which then ends by other means than [`Daemon::stop`].
+    pub fn take_process(&mut self) -> Process {
+        self.process.take().expect("the daemon was launched")
+    }
+
     /// SIGTERM, and how it ended.
     #[track_caller]
     pub fn stop(&mut self) -> Ended {
-        let process = self.process.take().expect("the daemon was launched");
+        let process = self.take_process();
         process.signal(libc::SIGTERM);
         process.finish(Duration::from_secs(20))
     }

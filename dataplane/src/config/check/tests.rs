@@ -143,6 +143,7 @@ fn addresses_are_checked() {
         ("127.0.0.1/8", "one host"),
         ("::/0", "one host"),
         ("255.255.255.255/32", "one host"),
+        ("::ffff:10.0.0.1/120", "write it as \"10.0.0.1/24\""),
     ] {
         let text = NIC.replace("10.0.0.1/24", address);
         refused(
@@ -191,6 +192,21 @@ fn names_macs_and_ports_are_checked() {
         "fabric:LINK",
     );
     refused(
+        &NIC.replace("vdev:net_null0", "vdev:net_nul0"),
+        "f.toml:4: port = \"vdev:net_nul0\": ",
+        "did you mean net_null0?",
+    );
+    refused(
+        &NIC.replace("vdev:net_null0", "pci:01:00"),
+        "f.toml:4: port = \"pci:01:00\": ",
+        "PCI address",
+    );
+    refused(
+        &with("[[nic.neighbor]]\nip = \"::ffff:10.0.0.2\"\nmac = \"02:00:00:00:00:02\""),
+        "f.toml:6: ip",
+        "write it as \"10.0.0.2\"",
+    );
+    refused(
         &NIC.replace("vdev:net_null0", "fabric:"),
         "f.toml:4: port",
         "fabric:LINK",
@@ -217,6 +233,15 @@ fn control_is_checked() {
     assert_eq!(
         (config.control.mode, config.control.users),
         (0o666, Some(vec![1000]))
+    );
+}
+
+#[test]
+fn a_log_level_that_does_not_exist_is_named() {
+    refused(
+        &format!("{NIC}[log]\nlevel = \"verbose\"\n"),
+        "f.toml:6: level = \"verbose\": ",
+        "error, warn, info, debug, trace",
     );
 }
 
