@@ -10,6 +10,7 @@
 
 pub mod counters;
 pub mod descriptor;
+pub mod fabric;
 pub mod memory;
 pub mod time;
 pub mod timers;

@@ -172,6 +172,25 @@ fn fold(sum: u32) -> u16 {
     ((once & 0xffff) + (once >> 16)) as u16
 }
 
+/// Writes the checksum that the header at the start of `l3` should have; nothing if there is none.
+pub fn set_checksum(l3: &mut [u8]) {
+    if let Some(header) = l3.first_chunk_mut::<LEN>() {
+        put_u16(header, field::CHECKSUM, 0);
+        let checksum = !fold(sum(header));
+        put_u16(header, field::CHECKSUM, checksum);
+    }
+}
+
+/// Brings the checksum of the header at the start of `l3` along with one 16-bit word that changed, so that a
+/// wrong one stays wrong (RFC 1624, equation 3).
+pub fn update_checksum(l3: &mut [u8], before: u16, after: u16) {
+    if let Some(header) = l3.first_chunk_mut::<LEN>() {
+        let old = u16_at(header, field::CHECKSUM);
+        let new = !fold(u32::from(!old) + u32::from(!before) + u32::from(after));
+        put_u16(header, field::CHECKSUM, new);
+    }
+}
+
 /// Sets to ones what routers may change (IBTA annex A17, ICRC of RoCE v2 packets) in the header at `at`.
 #[inline(always)]
 pub(super) fn mask_for_icrc<const N: usize>(bytes: &mut [u8; N], at: usize) {

@@ -303,7 +303,7 @@ impl Opcode {
 
     /// What the table says of it.
     #[inline]
-    pub fn info(self) -> &'static OpcodeInfo {
+    pub const fn info(self) -> &'static OpcodeInfo {
         &TABLE[self.0 as usize]
     }
 }
