@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use roceline_abi::control::MemoryPolicy;
 use roceline_engine::verbs::Mtu;
 use roceline_engine::wire::Gid;
 
@@ -30,6 +31,8 @@ pub struct NicInfo {
     pub port_mtu: u32,
     /// Largest path MTU that fits.
     pub active_mtu: Mtu,
+    /// Which memory of programs may be mapped.
+    pub memory: MemoryPolicy,
     /// Node GUID in wire order.
     pub node_guid: [u8; 8],
 }

@@ -22,7 +22,7 @@ use roceline_engine::wire::Psn;
 use crate::control::LcorePort;
 use crate::lcore::Mailbox;
 use crate::lcore::message::{Command, ContextId, EventPipe, NewContext, QueueLoc, Reply, Request};
-use crate::memory::ContextFile;
+use crate::memory::{ContextFile, Reach};
 use crate::nic::NicInfo;
 
 /// Element size of the work queues: one entry, or up to 48 inline bytes.
@@ -184,11 +184,25 @@ impl Producer {
         }
     }
 
-    /// Registers `len` bytes at `addr` with all rights; gives the key.
+    /// Registers `len` bytes at `addr` with all rights, reached through the kernel; gives the key.
     ///
     /// # Errors
     /// The reason that the lcore gives.
     pub fn register(&self, addr: u64, len: u64, poll: &mut dyn FnMut()) -> io::Result<u32> {
+        self.register_reached(addr, len, Reach::kernel(), poll)
+    }
+
+    /// The same with a reach of the caller's choice.
+    ///
+    /// # Errors
+    /// The reason that the lcore gives.
+    pub fn register_reached(
+        &self,
+        addr: u64,
+        len: u64,
+        reach: Reach,
+        poll: &mut dyn FnMut(),
+    ) -> io::Result<u32> {
         let access = Access(Access::LOCAL_WRITE.0 | Access::REMOTE_READ.0 | Access::REMOTE_WRITE.0);
         let command = Command::RegMr {
             pd: self.pd,
@@ -196,6 +210,7 @@ impl Producer {
             iova: addr,
             len,
             access,
+            reach,
         };
         match self.command(command, poll)? {
             Reply::Mr { lkey, .. } => Ok(lkey),

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 use std::path::PathBuf;
 
+use roceline_abi::control::MemoryPolicy;
 use roceline_engine::verbs::Mtu;
 use roceline_engine::{AckPolicy, Retransmission};
 use toml::Spanned;
@@ -200,6 +201,11 @@ impl<'a> Checker<'a> {
             Some(file::Retransmission::Adaptive) => Retransmission::Adaptive,
             Some(file::Retransmission::Spec) | None => Retransmission::Spec,
         };
+        let memory = match nic.memory {
+            Some(file::Memory::Auto) | None => MemoryPolicy::Auto,
+            Some(file::Memory::Never) => MemoryPolicy::Never,
+            Some(file::Memory::Always) => MemoryPolicy::Always,
+        };
         Ok(NicConfig {
             name,
             addresses,
@@ -208,6 +214,7 @@ impl<'a> Checker<'a> {
             port,
             ack_policy,
             retransmission,
+            memory,
             lcore,
             neighbours,
         })

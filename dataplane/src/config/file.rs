@@ -61,6 +61,7 @@ pub(super) struct Nic {
     pub port: Spanned<String>,
     pub ack_policy: Option<AckPolicy>,
     pub retransmission: Option<Retransmission>,
+    pub memory: Option<Memory>,
     pub lcore: Option<Spanned<i64>>,
     #[serde(default)]
     pub neighbor: Vec<Neighbour>,
@@ -78,6 +79,14 @@ pub(super) enum AckPolicy {
 pub(super) enum Retransmission {
     Spec,
     Adaptive,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Memory {
+    Auto,
+    Never,
+    Always,
 }
 
 #[derive(Debug, Deserialize)]
@@ -222,7 +231,7 @@ mod tests {
         assert_eq!(
             error(text),
             "f.toml:6: unknown key `adresses`, did you mean `addresses`?; known are \
-             name, addresses, mac, mtu, port, ack_policy, retransmission, lcore, neighbor"
+             name, addresses, mac, mtu, port, ack_policy, retransmission, memory, lcore, neighbor"
         );
     }
 

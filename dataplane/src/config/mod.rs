@@ -15,6 +15,7 @@ mod preset;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use roceline_abi::control::MemoryPolicy;
 use roceline_engine::{AckPolicy, Retransmission};
 
 pub(crate) use check::cpu_problem;
@@ -96,6 +97,8 @@ pub struct NicConfig {
     pub ack_policy: AckPolicy,
     /// How its requesters time their retries.
     pub retransmission: Retransmission,
+    /// Which memory of programs may be mapped.
+    pub memory: MemoryPolicy,
     /// Index of the lcore that polls it.
     pub lcore: usize,
     /// `[[nic.neighbor]]`: hosts beyond the port.

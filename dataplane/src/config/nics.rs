@@ -48,6 +48,7 @@ fn nic_info(index: u32, nic: &NicConfig) -> NicInfo {
         gids: gid_table(nic),
         port_mtu: nic.mtu,
         active_mtu: Mtu::for_port(nic.mtu).unwrap_or(Mtu::M256),
+        memory: nic.memory,
         node_guid: eui64(nic.mac),
     }
 }

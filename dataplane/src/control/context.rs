@@ -8,13 +8,14 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 
-use roceline_abi::control::{NAME_BYTES, OpenDevice, OpenReply};
+use roceline_abi::control::{NAME_BYTES, OpenDevice, OpenReply, Plain, RegionReach};
 use roceline_abi::layout::FILE_BYTES;
 
 use super::error::CommandError;
 use super::limits::DeviceLimits;
 use super::program_memory::ProgramMemory;
 use super::queue_memory::{Queue, QueueMemory, Quota};
+use super::region_memory::RegionMemory;
 use super::seqpacket::Peer;
 use super::server::Shared;
 use crate::lcore::message::{Command, ContextId, EventPipe, NewContext, Reply};
@@ -46,7 +47,7 @@ pub struct Context {
     /// Protection domains.
     pub pds: HashSet<u32>,
     /// Memory regions.
-    pub mrs: HashSet<u32>,
+    pub mrs: RegionMemory,
     /// Completion channels.
     pub channels: HashSet<u32>,
     /// Completion queues.
@@ -101,7 +102,7 @@ impl Context {
             program,
             async_fd: Some(async_fd),
             pds: HashSet::new(),
-            mrs: HashSet::new(),
+            mrs: RegionMemory::default(),
             channels: HashSet::new(),
             cqs: HashMap::new(),
             qps: HashMap::new(),
@@ -129,6 +130,8 @@ impl Context {
             file_bytes: FILE_BYTES,
             device_index: context.nic().index,
             lcore_slots: shared.lcores.slots(),
+            memory: context.nic().memory as u32,
+            reserved: 0,
         };
         Ok(Opened {
             context,
@@ -239,6 +242,22 @@ impl Context {
         for queue in queues {
             self.queues.free(&self.file, queue);
         }
+    }
+
+    /// Changes how a region is reached: by the pieces of a `Reach` request from now on.
+    pub fn set_reach(&mut self, payload: &[u8]) -> Result<(), CommandError> {
+        let head = RegionReach::from_bytes(payload)
+            .ok_or(CommandError::Message("Reach of a wrong length"))?;
+        let handle = head.handle;
+        let (addr, len) = self.mrs.range(handle).ok_or(CommandError::Handle {
+            kind: "memory region",
+            handle,
+        })?;
+        let pieces = &payload[size_of::<RegionReach>()..];
+        let (reach, mappings) = self.mrs.reach_of(pieces, addr, len)?.split();
+        self.done(Command::SetReach { mr: handle, reach })?;
+        self.mrs.insert(handle, addr, len, mappings);
+        Ok(())
     }
 
     /// Ends the context: all it had is freed when this returns.

@@ -138,6 +138,8 @@ pub enum CommandError {
     Denied { uid: u32, device: String },
     #[error("the descriptor passed as the program's memory is not one: {0}")]
     MemoryFd(String),
+    #[error("{0}")]
+    Memory(#[from] crate::memory::MappingError),
     #[error("{what}: {source}")]
     System {
         what: &'static str,
@@ -168,6 +170,7 @@ impl CommandError {
             }
             NotGlobal | GidIndex { .. } | DestinationGid(_) | GidFamily { .. } => libc::EINVAL,
             PathMtu { .. } | MtuNumber(_) | MemoryFd(_) | Message(_) | Query(_) => libc::EINVAL,
+            Memory(_) => libc::EINVAL,
             Space { .. } => libc::ENOSPC,
             UnknownExtended(_) | Unsupported(_) | QpType(_) => libc::EOPNOTSUPP,
             Quota { .. } | QueueMemory { .. } => libc::ENOMEM,

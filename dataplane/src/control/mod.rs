@@ -20,6 +20,7 @@ pub mod limits;
 mod program_memory;
 pub mod query;
 mod queue_memory;
+mod region_memory;
 mod seqpacket;
 mod server;
 mod session;

@@ -196,6 +196,7 @@ fn name(command: &Command) -> &'static str {
         Command::DeallocPd { .. } => "DeallocPd",
         Command::RegMr { .. } => "RegMr",
         Command::DeregMr { .. } => "DeregMr",
+        Command::SetReach { .. } => "SetReach",
         Command::AddChannel(_) => "AddChannel",
         Command::RemoveChannel { .. } => "RemoveChannel",
         Command::CreateCq { .. } => "CreateCq",

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use roceline_abi::PROTOCOL_VERSION;
 use roceline_abi::control::{
-    Kind, MAGIC, MAX_PAYLOAD, MORE, NO_FD, OpenDevice, Plain, ReplyHeader, RequestHeader,
+    Kind, MAGIC, MAX_PAYLOAD, MORE, MemoryPolicy, NO_FD, OpenDevice, Plain, ReplyHeader,
+    RequestHeader,
 };
 
 use super::context::{Context, Opened};
@@ -124,6 +125,17 @@ impl Session<'_> {
                 })
             }
             Some(Kind::CloseChannel) => self.close_channel(payload),
+            Some(Kind::MemoryFile) => self.memory_file(fds),
+            Some(Kind::Memory) => {
+                let context = self.context.as_mut().ok_or(CommandError::NoDevice)?;
+                context.mrs.add_pieces(payload)?;
+                Ok(Response::default())
+            }
+            Some(Kind::Reach) => {
+                let context = self.context.as_mut().ok_or(CommandError::NoDevice)?;
+                context.set_reach(payload)?;
+                Ok(Response::default())
+            }
             None => Err(CommandError::Message("unknown kind of request")),
         }
     }
@@ -181,6 +193,22 @@ impl Session<'_> {
         Ok(Response::default())
     }
 
+    fn memory_file(&mut self, fds: Vec<OwnedFd>) -> Result<Response, CommandError> {
+        let context = self.context.as_mut().ok_or(CommandError::NoDevice)?;
+        let [fd] = <[OwnedFd; 1]>::try_from(fds)
+            .map_err(|_| CommandError::Message("MemoryFile needs one descriptor"))?;
+        if context.nic().memory == MemoryPolicy::Never {
+            return Err(CommandError::Unsupported(
+                "mapped memory (`memory = \"never\"`)",
+            ));
+        }
+        let number = context.mrs.add_file(fd)?;
+        Ok(Response {
+            payload: number.to_ne_bytes().to_vec(),
+            ..Default::default()
+        })
+    }
+
     /// Sends a response, in several packets if need be. False if the connection is gone.
     fn reply(&self, response: Response) -> bool {
         let fds: Vec<BorrowedFd<'_>> = response.fds.iter().map(|fd| fd.as_fd()).collect();
@@ -212,6 +240,7 @@ impl Session<'_> {
             Some(Kind::OpenDevice) => "open",
             Some(Kind::Query) => "query",
             Some(Kind::CloseChannel) => "close channel",
+            Some(Kind::MemoryFile | Kind::Memory | Kind::Reach) => "memory",
             None => "unknown",
         };
         if error.is_probe() {

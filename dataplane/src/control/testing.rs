@@ -39,6 +39,7 @@ pub fn nic(index: u32, active_mtu: Mtu) -> NicInfo {
             .to_vec(),
         port_mtu: 4200,
         active_mtu,
+        memory: roceline_abi::control::MemoryPolicy::Auto,
         node_guid: [2, 0, 0, 0xff, 0xfe, 0, 0, last],
     }
 }
@@ -173,9 +174,10 @@ impl State {
                 comp: 0,
                 asynchronous: 5,
             },
-            Command::DeallocPd { .. } | Command::DeregMr { .. } | Command::RemoveChannel { .. } => {
-                Reply::Done
-            }
+            Command::DeallocPd { .. }
+            | Command::DeregMr { .. }
+            | Command::SetReach { .. }
+            | Command::RemoveChannel { .. } => Reply::Done,
             Command::Snapshot => Reply::Snapshot(Box::new(self.snapshot.clone())),
         }
     }

@@ -388,6 +388,7 @@ mod tests {
             }],
             port_mtu: 4200,
             active_mtu: Mtu::M4096,
+            memory: roceline_abi::control::MemoryPolicy::Auto,
             node_guid: [2, 0, 0, 0xff, 0xfe, 0, 0, index as u8],
         }
     }

@@ -20,6 +20,7 @@ use super::message::{Command, EventPipe, NewContext, QueueLoc, Reply, Request};
 use super::nic::{Nic, Shared};
 use super::queue::{CompletionQueue, RecvQueue, SendQueue};
 use super::snapshot::snapshot;
+use crate::memory::Reach;
 use crate::memory::helper::{CAPACITY, MemHelper};
 
 /// Lcore slot of the one lcore of this version.
@@ -105,6 +106,7 @@ fn in_context(
             iova,
             len,
             access,
+            reach,
         } => reg_mr(
             nic,
             shared,
@@ -116,7 +118,9 @@ fn in_context(
                 len,
                 access,
             },
+            reach,
         ),
+        Command::SetReach { mr, reach } => set_reach(nic, key, mr, reach),
         Command::AddChannel(pipe) => Ok(add_channel(shared, key, pipe)),
         Command::RemoveChannel { channel } => {
             match shared.contexts[key].channels.try_remove(channel as usize) {
@@ -245,7 +249,13 @@ fn own_cq(shared: &mut Shared, key: ContextKey, cq: u32) -> Result<&mut Cq, Fail
     }
 }
 
-fn reg_mr(nic: &mut Nic, shared: &mut Shared, key: ContextKey, attr: MrAttr) -> Served {
+fn reg_mr(
+    nic: &mut Nic,
+    shared: &mut Shared,
+    key: ContextKey,
+    attr: MrAttr,
+    reach: Reach,
+) -> Served {
     own_pd(shared, key, attr.pd)?;
     let info = match nic.engine.register(attr) {
         Ok(info) => info,
@@ -271,6 +281,7 @@ fn reg_mr(nic: &mut Nic, shared: &mut Shared, key: ContextKey, attr: MrAttr) -> 
         addr,
         len,
         access,
+        reach,
         in_flight: 0,
         dereg: None,
     });
@@ -279,6 +290,18 @@ fn reg_mr(nic: &mut Nic, shared: &mut Shared, key: ContextKey, attr: MrAttr) -> 
         lkey: info.lkey,
         rkey: info.rkey,
     })
+}
+
+/// Copies to and from mapped memory never outlast a poll, so the old mappings are no longer used when this returns.
+fn set_reach(nic: &mut Nic, key: ContextKey, handle: u32, reach: Reach) -> Served {
+    let mr = nic.mrs.get_mut(handle as usize).and_then(Option::as_mut);
+    match mr.filter(|mr| mr.context == key && mr.dereg.is_none()) {
+        Some(mr) => {
+            mr.reach = reach;
+            Ok(Reply::Done)
+        }
+        None => failed(libc::EINVAL, format!("MR handle {handle} does not exist")),
+    }
 }
 
 /// True if it is done, false if the reply comes later.
@@ -451,6 +474,7 @@ fn create_qp(nic: &mut Nic, shared: &mut Shared, key: ContextKey, new: NewQp) ->
         template: None,
         ip_id: 0,
         tx_waiting: 0,
+        placing: [0; 2],
         in_sends: false,
         paused: false,
     }));

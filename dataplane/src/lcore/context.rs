@@ -17,8 +17,8 @@ use super::doorbell::Doorbells;
 use super::events::EventWriter;
 use super::message::Reply;
 use super::queue::{CompletionQueue, RecvQueue, SendQueue};
-use crate::memory::ContextFile;
 use crate::memory::helper::{CAPACITY, MemHelper};
+use crate::memory::{ContextFile, Reach};
 use crate::port::{Mbuf, RX_BURST};
 
 /// A QP sends nothing more while its program has this many operations under way.
@@ -141,6 +141,8 @@ pub struct Mr {
     pub len: u64,
     /// Rights.
     pub access: Access,
+    /// How its bytes are reached.
+    pub reach: Reach,
     /// Operations that use it.
     pub in_flight: u32,
     /// Deregistered: replied to when the last operation is done.
@@ -223,10 +225,20 @@ pub struct Qp {
     pub ip_id: u16,
     /// Packets that wait for their payload, or behind one that does.
     pub tx_waiting: u32,
+    /// Packets whose payload the memory thread is placing, by [`side_index`].
+    pub placing: [u32; 2],
     /// In `Context::sends`.
     pub in_sends: bool,
     /// In `Context::paused`.
     pub paused: bool,
+}
+
+/// Where a side stands in arrays of two.
+pub fn side_index(side: Side) -> usize {
+    match side {
+        Side::Requester => 0,
+        Side::Responder => 1,
+    }
 }
 
 /// The QPs of a NIC on this lcore by number.

@@ -1,25 +1,44 @@
-//! Carrying out what the engine asked for: placements to the helper, completions to the CQs, packets to the port.
+//! Carrying out what the engine asked for: placements, completions to the CQs, packets to the port.
 //!
 //! In flows [`roceline_engine::Outputs`], filled by any engine call; it is empty afterwards.
+//!
+//! Memory that is mapped here is copied to and from at once; the rest is the memory thread's. A payload is placed at once only if
+//! nothing of its QP and side waits for that thread, or it would overtake what came before it. For the same reason the
+//! payload of a READ response is fetched by the thread while requests before it are being placed there.
 
 use roceline_abi::queue::{Cqe, Origin};
 use roceline_engine::verbs::{AsyncKind, Completion, Event, QpId};
 use roceline_engine::wire::icrc;
-use roceline_engine::{MemSlice, Outputs, Payload, Place, TxDesc};
+use roceline_engine::{Engine, MemSlice, Outcome, Outputs, Payload, Place, Side, TxDesc};
 
-use super::context::{Context, FETCH_HIGH, Mr, Op, OpEnd, Then};
-use super::nic::{LOOPBACK_LIMIT, Nic, Shared, TX_LIMIT};
+use super::context::{Context, FETCH_HIGH, Mr, Op, OpEnd, Qp, Then, side_index};
+use super::nic::{LOOPBACK_LIMIT, Nic, Placed, Shared, TX_LIMIT};
 use super::queue::CqFull;
 use crate::memory::helper::{CAPACITY, Direction, Piece};
 use crate::port::Mbuf;
 
 /// Bytes in front of the IP header of the packets that we build.
 const L3_OFFSET: usize = 14;
-/// Empties `shared.out`.
+
+/// Empties `shared.out`, and tells the engine of what was placed on the way.
 pub fn drain(nic: &mut Nic, shared: &mut Shared) {
-    if shared.out.is_empty() {
-        return;
+    while !shared.out.is_empty() {
+        carry_out(nic, shared);
+        let mut told = 0;
+        while let Some(&Placed { qp, epoch, side }) = shared.placed.get(told) {
+            told += 1;
+            let (now, out) = (shared.now, &mut shared.out);
+            nic.engine
+                .placed(qp, epoch, side, Outcome::Done, now, &mut nic.qps, out);
+            if !shared.out.has_room() {
+                carry_out(nic, shared);
+            }
+        }
+        shared.placed.clear();
     }
+}
+
+fn carry_out(nic: &mut Nic, shared: &mut Shared) {
     let mut out = std::mem::replace(&mut shared.out, Outputs::hollow());
     for place in &out.place {
         begin_place(nic, shared, place, &out.slices);
@@ -43,7 +62,7 @@ pub fn drain(nic: &mut Nic, shared: &mut Shared) {
 }
 
 fn begin_place(nic: &mut Nic, shared: &mut Shared, place: &Place, slices: &[MemSlice]) {
-    let Some(qp) = nic.qps.get(place.qp) else {
+    let Some(qp) = nic.qps.get_mut(place.qp) else {
         return;
     };
     let Some(mbuf) = nic
@@ -56,8 +75,25 @@ fn begin_place(nic: &mut Nic, shared: &mut Shared, place: &Place, slices: &[MemS
     let Some(&(_, packet)) = nic.rx_packets.iter().find(|(tag, _)| *tag == place.packet) else {
         return;
     };
-    let context = &mut shared.contexts[qp.context];
     let slices = &slices[place.first as usize..][..usize::from(place.count)];
+    let start = packet.payload_offset as usize;
+    let placing = &mut qp.placing[side_index(place.side)];
+    if *placing == 0
+        && place_now(
+            &nic.mrs,
+            slices,
+            mbuf.data().get(start..).unwrap_or_default(),
+        )
+    {
+        shared.placed.push(Placed {
+            qp: place.qp,
+            epoch: place.epoch,
+            side: place.side,
+        });
+        return;
+    }
+    *placing += 1;
+    let context = &mut shared.contexts[qp.context];
     context.placing += 1;
     let end = OpEnd {
         qp: place.qp,
@@ -67,8 +103,39 @@ fn begin_place(nic: &mut Nic, shared: &mut Shared, place: &Place, slices: &[MemS
         mbuf,
         then: Then::Placed,
     };
-    let start = packet.payload_offset as usize;
     begin(context, &mut nic.mrs, Direction::Place, slices, start, end);
+}
+
+/// Writes a payload to mapped memory. False if not all of it is mapped; then nothing counts as written.
+#[inline]
+fn place_now(mrs: &[Option<Mr>], slices: &[MemSlice], payload: &[u8]) -> bool {
+    let mut rest = payload;
+    for slice in slices {
+        let (piece, after) = rest.split_at(rest.len().min(slice.len as usize));
+        let mr = mrs.get(slice.mr as usize).and_then(Option::as_ref);
+        let window = mr.and_then(|mr| mr.reach.at(slice.addr, slice.len));
+        if !window.is_some_and(|window| window.write(piece)) {
+            return false;
+        }
+        rest = after;
+    }
+    true
+}
+
+/// Reads a payload from mapped memory. False if not all of it is mapped.
+#[inline]
+fn fetch_now(mrs: &[Option<Mr>], slices: &[MemSlice], payload: &mut [u8]) -> bool {
+    let mut rest = payload;
+    for slice in slices {
+        let (piece, after) = rest.split_at_mut(rest.len().min(slice.len as usize));
+        let mr = mrs.get(slice.mr as usize).and_then(Option::as_ref);
+        let window = mr.and_then(|mr| mr.reach.at(slice.addr, slice.len));
+        if !window.is_some_and(|window| window.read(piece)) {
+            return false;
+        }
+        rest = after;
+    }
+    true
 }
 
 /// Hands the pieces of an operation to the memory thread. The payload lies in `end`'s mbuf from `start` on; the mbuf stays
@@ -256,36 +323,44 @@ fn build(nic: &mut Nic, shared: &mut Shared, desc: &TxDesc, slices: &[roceline_e
         }
         Payload::Memory { first, count } => {
             let slices = &slices[first as usize..][..usize::from(count)];
-            if context.ops.len() + slices.len() > CAPACITY {
-                nic.counts.tx_memory_overrun += 1;
+            let ordered = desc.side == Side::Requester || qp.placing[side_index(desc.side)] == 0;
+            let into = &mut end.mbuf.data_mut()[header_len..header_len + payload];
+            if !(ordered && fetch_now(&nic.mrs, slices, into)) {
+                if context.ops.len() + slices.len() > CAPACITY {
+                    nic.counts.tx_memory_overrun += 1;
+                    return;
+                }
+                let (direction, mrs) = (Direction::Fetch, &mut nic.mrs);
+                begin(context, mrs, direction, slices, header_len, end);
+                qp.tx_waiting += 1;
+                pause_if_many(&mut nic.engine, qp, context);
                 return;
             }
-            begin(
-                context,
-                &mut nic.mrs,
-                Direction::Fetch,
-                slices,
-                header_len,
-                end,
-            );
-            qp.tx_waiting += 1;
-            if context.ops.len() > FETCH_HIGH && !qp.paused {
-                qp.paused = true;
-                context.paused.push(qp.id);
-                nic.engine.pause_tx(qp.id, true);
-            }
-            return;
         }
     }
     if qp.tx_waiting > 0 {
         // Behind a packet of the same QP that waits for its payload.
+        if context.ops.len() >= CAPACITY {
+            nic.counts.tx_memory_overrun += 1;
+            return;
+        }
         qp.tx_waiting += 1;
         context.ops.push_back(Op {
             mr: None,
             end: Some(end),
         });
+        pause_if_many(&mut nic.engine, qp, context);
     } else {
         finish(nic, end.mbuf);
+    }
+}
+
+/// A QP sends nothing more while its program has very many operations under way.
+fn pause_if_many(engine: &mut Engine, qp: &mut Qp, context: &mut Context) {
+    if context.ops.len() > FETCH_HIGH && !qp.paused {
+        qp.paused = true;
+        context.paused.push(qp.id);
+        engine.pause_tx(qp.id, true);
     }
 }
 

@@ -10,7 +10,7 @@ use roceline_engine::memory::Access;
 use roceline_engine::verbs::{QpAttr, QpInit};
 use serde::Serialize;
 
-use crate::memory::ContextFile;
+use crate::memory::{ContextFile, Reach};
 
 /// Names a context for the life of the daemon; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -82,11 +82,20 @@ pub enum Command {
         len: u64,
         /// Rights.
         access: Access,
+        /// How its bytes are reached.
+        reach: Reach,
     },
     /// -> `Done`, once no memory operation uses the region.
     DeregMr {
         /// MR handle.
         mr: u32,
+    },
+    /// From now on the region's bytes are reached this way. -> `Done`
+    SetReach {
+        /// MR handle.
+        mr: u32,
+        /// The way.
+        reach: Reach,
     },
     /// New completion channel. -> `Handle`
     AddChannel(EventPipe),
@@ -275,7 +284,7 @@ pub struct MrSnapshot {
     pub len: u64,
     /// Rights, bits of `enum ibv_access_flags`.
     pub access: u32,
-    /// How its memory is reached.
+    /// How its memory is reached: `mapped`, `kernel`, both (`mixed`), or `dead` for a mapped object that lost its pages.
     pub reach: &'static str,
 }
 

@@ -123,6 +123,8 @@ impl Lcore {
                 pool,
                 out: Outputs::new(),
                 ends: Vec::with_capacity(128),
+                placed: Vec::with_capacity(2 * Outputs::PLACE),
+                now: Nanos::ZERO,
                 event_contexts: Vec::with_capacity(1024),
                 failed_cqs: Vec::with_capacity(64),
             },
@@ -159,6 +161,7 @@ impl Lcore {
     /// One poll; gives the number of things done.
     pub fn poll<P: Probe>(&mut self, now: Nanos, probe: &mut P) -> usize {
         self.polls += 1;
+        self.shared.now = now;
         probe.begin(Stage::Messages);
         let mut work = self.messages(now);
         probe.begin(Stage::Receive);

@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use roceline_engine::verbs::QpId;
 use roceline_engine::wire::Packet;
-use roceline_engine::{Engine, EngineConfig, Nanos, Outputs};
+use roceline_engine::{Engine, EngineConfig, Nanos, Outputs, Side};
 use slab::Slab;
 
 use super::context::{Context, ContextKey, Cq, Mr, OpEnd, Pd, QpTable};
@@ -113,10 +114,25 @@ pub struct Shared {
     pub out: Outputs,
     /// Operations that ended.
     pub ends: Vec<(OpEnd, bool)>,
+    /// Payloads that were placed at once, of which the engine has not heard yet.
+    pub placed: Vec<Placed>,
+    /// The time of this poll.
+    pub now: Nanos,
     /// Contexts with events to write at the end of the poll.
     pub event_contexts: Vec<ContextKey>,
     /// QPs to fail since their CQ overflowed.
     pub failed_cqs: Vec<u32>,
+}
+
+/// A payload that was placed at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Placed {
+    /// Whose.
+    pub qp: QpId,
+    /// Its epoch.
+    pub epoch: u32,
+    /// Which half.
+    pub side: Side,
 }
 
 impl Shared {

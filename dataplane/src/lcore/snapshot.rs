@@ -61,7 +61,7 @@ pub fn snapshot(lcore: &Lcore) -> Snapshot {
                 addr: mr.addr,
                 len: mr.len,
                 access: mr.access.0,
-                reach: "proc-mem",
+                reach: mr.reach.describe(mr.addr, mr.len),
             });
         }
     }

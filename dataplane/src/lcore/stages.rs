@@ -6,7 +6,7 @@ use roceline_engine::verbs::QpId;
 use roceline_engine::wire::{self, ParseError, icrc};
 use roceline_engine::{Nanos, Outcome};
 
-use super::context::{ContextKey, FETCH_HIGH, PLACE_LIMIT, Then};
+use super::context::{ContextKey, FETCH_HIGH, PLACE_LIMIT, Then, side_index};
 use super::drain::{drain, fail_overflowed, finish};
 use super::nic::{LOOPBACK_LIMIT, Nic, Shared, TX_HIGH};
 use crate::port::RX_BURST;
@@ -85,6 +85,8 @@ pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
             drain(nic, shared);
         }
     }
+    // What can be placed at once is placed before ACKs are due, so that they cover it.
+    drain(nic, shared);
     nic.engine.rx_end(now, &mut shared.out);
     drain(nic, shared);
     for slot in &mut nic.rx_slots[..count] {
@@ -135,6 +137,10 @@ pub fn operations(nic: &mut Nic, shared: &mut Shared, key: ContextKey, now: Nano
         match end.then {
             Then::Placed => {
                 let outcome = if fault { Outcome::Fault } else { Outcome::Done };
+                if let Some(qp) = nic.qps.get_mut(end.qp) {
+                    let placing = &mut qp.placing[side_index(end.side)];
+                    *placing = placing.saturating_sub(1);
+                }
                 nic.engine.placed(
                     end.qp,
                     end.epoch,

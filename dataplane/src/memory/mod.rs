@@ -1,6 +1,14 @@
 //! Reaching memory that programs share with the daemon or let it into.
 
 mod context_file;
+mod guard;
 pub mod helper;
+mod mapping;
+mod reach;
 
 pub use context_file::ContextFile;
+pub use mapping::{Mapping, MappingError, MemoryFile};
+pub use reach::{Range, Reach, Window};
+
+#[cfg(test)]
+pub use mapping::tests;

@@ -22,6 +22,12 @@
 //!   remembers fd -> handle, and puts the handle in place of the fd in CREATE_CQ (`comp_channel` at
 //!   [`CREATE_CQ_CHANNEL_AT`], in the extended form at [`EX_CREATE_CQ_CHANNEL_AT`]; -1 stays). When the fd is
 //!   closed it sends `CloseChannel`.
+//! * `MemoryFile`: fd: a memory object (memfd, tmpfs or hugetlbfs file) open both ways. Reply payload: the number (u32) by
+//!   which pieces name it on this connection.
+//! * `Memory`: payload is [`MemoryPiece`]s: where memory of the next REG_MR on this connection lies in such objects.
+//!   What no piece covers is reached through the program's `/proc/self/mem`. May come several times before the REG_MR.
+//! * `Reach`: payload is [`RegionReach`], then [`MemoryPiece`]s, which replace those of a registered region. When the reply
+//!   comes, the old ones are no longer used.
 //! * `Query`: payload is a JSON text; reply payload is a JSON text, possibly in several packets: all
 //!   but the last have [`MORE`] in `flags`.
 
@@ -52,6 +58,12 @@ pub enum Kind {
     Query = 3,
     /// The program closed a completion channel's fd; payload is its handle (u32).
     CloseChannel = 4,
+    /// A memory object of the program.
+    MemoryFile = 5,
+    /// Where memory of the next region lies.
+    Memory = 6,
+    /// Where memory of a registered region lies from now on.
+    Reach = 7,
 }
 
 impl Kind {
@@ -62,6 +74,9 @@ impl Kind {
             2 => Some(Kind::Uverbs),
             3 => Some(Kind::Query),
             4 => Some(Kind::CloseChannel),
+            5 => Some(Kind::MemoryFile),
+            6 => Some(Kind::Memory),
+            7 => Some(Kind::Reach),
             _ => None,
         }
     }
@@ -123,6 +138,70 @@ pub struct OpenReply {
     pub device_index: u32,
     /// Lcore slots whose doorbell areas are in use (slots `0..n`).
     pub lcore_slots: u32,
+    /// A [`MemoryPolicy`].
+    pub memory: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// Which memory may be mapped into the daemon.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MemoryPolicy {
+    /// What can be mapped without doubt.
+    #[default]
+    Auto = 0,
+    /// None.
+    Never = 1,
+    /// All that can be mapped, even where the program may use it in ways that mapping breaks.
+    Always = 2,
+}
+
+impl MemoryPolicy {
+    /// The policy with this number; an unknown one maps nothing.
+    pub fn from_u32(v: u32) -> MemoryPolicy {
+        match v {
+            0 => MemoryPolicy::Auto,
+            2 => MemoryPolicy::Always,
+            _ => MemoryPolicy::Never,
+        }
+    }
+
+    /// The policy that a person writes as this word.
+    pub fn from_word(word: &[u8]) -> Option<MemoryPolicy> {
+        match word {
+            b"auto" => Some(MemoryPolicy::Auto),
+            b"never" => Some(MemoryPolicy::Never),
+            b"always" => Some(MemoryPolicy::Always),
+            _ => None,
+        }
+    }
+}
+
+/// Whole pages of a program that lie in a memory object. Pieces ascend by address and do not overlap.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryPiece {
+    /// First address in the program.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Where the first of them is in the object.
+    pub offset: u64,
+    /// The object's number.
+    pub file: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// Starts the payload of a `Reach` request.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RegionReach {
+    /// MR handle.
+    pub handle: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 /// A plain `repr(C)` message struct without padding or invalid bit patterns.
@@ -156,6 +235,11 @@ unsafe impl Plain for OpenReply {}
 
 // SAFETY: as above; 48 bytes, every one of them a field's.
 unsafe impl Plain for crate::queue::Cqe {}
+// SAFETY: as above.
+unsafe impl Plain for MemoryPiece {}
+// SAFETY: as above.
+unsafe impl Plain for RegionReach {}
 
 const _: () = assert!(size_of::<OpenDevice>() == NAME_BYTES + 16);
-const _: () = assert!(size_of::<OpenReply>() == 16);
+const _: () = assert!(size_of::<OpenReply>() == 24);
+const _: () = assert!(size_of::<MemoryPiece>() == 32);

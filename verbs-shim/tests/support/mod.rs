@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use roceline_abi::PROTOCOL_VERSION;
 use roceline_abi::control::{
-    Kind, MAGIC, MAX_PAYLOAD, NO_FD, OpenDevice, OpenReply, Plain, ReplyHeader, RequestHeader,
+    Kind, MAGIC, MAX_PAYLOAD, MemoryPolicy, NO_FD, OpenDevice, OpenReply, Plain, ReplyHeader,
+    RequestHeader,
 };
 use roceline_abi::layout::FILE_BYTES;
 
@@ -270,6 +271,9 @@ impl Session {
         // SAFETY: a duplicate of our own.
         self.wake = Some(unsafe { OwnedFd::from_raw_fd(libc::dup(wake)) });
         let reply = OpenReply {
+            // Nothing is mapped: a stub has no lcore.
+            memory: MemoryPolicy::Never as u32,
+            reserved: 0,
             file_bytes: FILE_BYTES,
             device_index: 0,
             lcore_slots: 2,

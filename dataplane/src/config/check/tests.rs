@@ -1,4 +1,5 @@
 use super::*;
+use roceline_abi::control::MemoryPolicy;
 
 const NIC: &str =
     "[[nic]]\nname = \"roce0\"\naddresses = [\"10.0.0.1/24\"]\nport = \"vdev:net_null0\"\n";
@@ -54,7 +55,7 @@ fn every_key_arrives() {
         "[eal]\nhugepages = \"never\"\nmemory_mb = 128\nargs = [\"--log-level=8\"]\n\
          [[lcore]]\ncpu = 0\nidle = \"spin\"\n\
          [[nic]]\nname = \"a\"\naddresses = [\"10.0.0.1/24\", \"fd00::1/64\"]\nmac = \"02:00:00:00:00:0a\"\n\
-         mtu = 9000\nport = \"vdev:net_memif0,role=server\"\nack_policy = \"per-message\"\nretransmission = \"adaptive\"\nlcore = 0\n\
+         mtu = 9000\nport = \"vdev:net_memif0,role=server\"\nack_policy = \"per-message\"\nretransmission = \"adaptive\"\nmemory = \"never\"\nlcore = 0\n\
          [[nic.neighbor]]\nip = \"10.0.0.2\"\nmac = \"02:00:00:00:00:0b\"\n\
          [[nic]]\nname = \"b\"\naddresses = [\"10.0.1.1/24\"]\nport = \"pci:0000:01:00.0\"\n\
          [control]\nsocket = \"/tmp/s\"\nmode = \"0660\"\nusers = [\"root\", 1000]\n\
@@ -75,6 +76,8 @@ fn every_key_arrives() {
     assert_eq!((a.mtu, a.mac, a.lcore), (9000, [2, 0, 0, 0, 0, 0x0a], 0));
     assert_eq!(a.ack_policy, AckPolicy::PerMessage);
     assert_eq!(a.retransmission, Retransmission::Adaptive);
+    assert_eq!(a.memory, MemoryPolicy::Never);
+    assert_eq!(config.nics[1].memory, MemoryPolicy::Auto);
     assert_eq!(
         a.neighbours,
         [("10.0.0.2".parse().unwrap(), [2, 0, 0, 0, 0, 0x0b])]

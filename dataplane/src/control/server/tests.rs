@@ -1,5 +1,3 @@
-use roceline_abi::PROTOCOL_VERSION;
-
 use super::*;
 use crate::control::client::{Client, ClientError};
 use crate::control::query::{
@@ -8,6 +6,7 @@ use crate::control::query::{
 };
 use crate::control::testing::{FakeLcore, config};
 use crate::lcore::message::{LcoreSnapshot, MrSnapshot, NicSnapshot, QpSnapshot, Snapshot};
+use roceline_abi::PROTOCOL_VERSION;
 use std::path::PathBuf;
 
 /// A folder of its own, removed at the end.

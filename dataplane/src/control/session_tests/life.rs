@@ -18,6 +18,8 @@ fn a_program_opens_uses_and_leaves_a_device() {
     assert_eq!(
         reply,
         OpenReply {
+            memory: 0,
+            reserved: 0,
             file_bytes: FILE_BYTES,
             device_index: 1,
             lcore_slots: 1

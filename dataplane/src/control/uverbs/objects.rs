@@ -77,6 +77,12 @@ fn access(flags: u32) -> Result<Access, CommandError> {
 }
 
 pub fn reg_mr(context: &mut Context, call: &Call<'_>) -> Result<Answer, CommandError> {
+    let registered = register(context, call);
+    context.mrs.forget_pieces();
+    registered
+}
+
+fn register(context: &mut Context, call: &Call<'_>) -> Result<Answer, CommandError> {
     context.ready()?;
     let request: RegMr = call.request()?;
     let (addr, len, iova) = (request.start, request.length, request.hca_va);
@@ -102,15 +108,17 @@ pub fn reg_mr(context: &mut Context, call: &Call<'_>) -> Result<Answer, CommandE
     context
         .program
         .check(addr, len, access.allows(Access::LOCAL_WRITE))?;
+    let (reach, mappings) = context.mrs.reach(addr, len)?.split();
     match context.call(Command::RegMr {
         pd,
         addr,
         iova,
         len,
         access,
+        reach,
     })? {
         Reply::Mr { handle, lkey, rkey } => {
-            context.mrs.insert(handle);
+            context.mrs.insert(handle, addr, len, mappings);
             Ok(call.answer(
                 RegMrResp {
                     mr_handle: handle,
@@ -128,14 +136,14 @@ pub fn reg_mr(context: &mut Context, call: &Call<'_>) -> Result<Answer, CommandE
 pub fn dereg_mr(context: &mut Context, call: &Call<'_>) -> Result<Answer, CommandError> {
     context.ready()?;
     let mr = call.request::<OneHandle>()?.handle;
-    if !context.mrs.contains(&mr) {
+    if !context.mrs.contains(mr) {
         return Err(CommandError::Handle {
             kind: "memory region",
             handle: mr,
         });
     }
     context.done(Command::DeregMr { mr })?;
-    context.mrs.remove(&mr);
+    context.mrs.remove(mr);
     Ok(Answer::default())
 }
 

@@ -1,0 +1,325 @@
+//! The memory objects that a program has passed, and which of them lies under a region.
+//!
+//! In flow descriptors and pieces (`roceline_abi::control`); out flows the [`Reach`] of a region for its owner. The mappings
+//! are counted: regions that overlap share one, and the last count is this thread's, so that unmapping is never the
+//! lcore's work.
+//!
+//! What a program says here can only harm the program: a piece names bytes of an object that it passed, with the rights
+//! of the descriptor that it passed, for a range of its own addresses.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
+
+use roceline_abi::control::{MemoryPiece, Plain};
+
+use super::error::CommandError;
+use crate::memory::{Mapping, MappingError, MemoryFile, Range, Reach};
+
+const PAGE: u64 = 4096;
+/// Objects that a context may pass; each is a descriptor here.
+const MAX_FILES: usize = 1024;
+/// Pieces that may lie under one region.
+const MAX_PIECES: usize = 1 << 16;
+/// Mappings of a context; each is one of the few 10,000 that a process may have (`vm.max_map_count`).
+const MAX_MAPPINGS: usize = 1 << 13;
+/// Addresses that they may take, of the 2^47 that a process has.
+const MAX_MAPPED_BYTES: u64 = 1 << 41;
+
+/// Memory objects and regions of a context.
+#[derive(Debug, Default)]
+pub struct RegionMemory {
+    files: Vec<MemoryFile>,
+    /// For the next registration.
+    pieces: Vec<MemoryPiece>,
+    /// By object, offset and length.
+    mapped: HashMap<(u32, u64, u64), Weak<Mapping>>,
+    /// Bytes of these, those given back since `forget_unmapped` included.
+    mapped_bytes: u64,
+    /// By handle.
+    regions: HashMap<u32, Region>,
+}
+
+/// What is known of a region.
+#[derive(Debug)]
+struct Region {
+    addr: u64,
+    len: u64,
+    /// Held until the lcore has let go of them.
+    _mappings: Vec<Arc<Mapping>>,
+}
+
+/// A reach with counts of its mappings.
+#[derive(Debug)]
+pub struct Reached {
+    /// For the owner.
+    pub reach: Reach,
+    mappings: Vec<Arc<Mapping>>,
+}
+
+impl RegionMemory {
+    /// Regions.
+    pub fn len(&self) -> usize {
+        self.regions.len()
+    }
+
+    /// Whether there is a region with this handle.
+    pub fn contains(&self, handle: u32) -> bool {
+        self.regions.contains_key(&handle)
+    }
+
+    /// First byte and length of a region.
+    pub fn range(&self, handle: u32) -> Option<(u64, u64)> {
+        self.regions.get(&handle).map(|r| (r.addr, r.len))
+    }
+
+    /// Takes over an object; gives the number by which pieces name it.
+    pub fn add_file(&mut self, fd: OwnedFd) -> Result<u32, CommandError> {
+        if self.files.len() >= MAX_FILES {
+            return Err(CommandError::Quota {
+                what: "memory objects",
+                limit: MAX_FILES as u64,
+            });
+        }
+        self.files.push(MemoryFile::adopt(fd)?);
+        Ok(self.files.len() as u32 - 1)
+    }
+
+    /// Notes pieces for the next registration: ascending, apart, whole pages.
+    pub fn add_pieces(&mut self, payload: &[u8]) -> Result<(), CommandError> {
+        let pieces = parse(payload)?;
+        if self.pieces.len() + pieces.len() > MAX_PIECES {
+            self.pieces.clear();
+            return Err(CommandError::Quota {
+                what: "pieces of memory under a region",
+                limit: MAX_PIECES as u64,
+            });
+        }
+        self.pieces.extend(pieces);
+        Ok(())
+    }
+
+    /// Drops what was noted for a registration that does not come.
+    pub fn forget_pieces(&mut self) {
+        self.pieces.clear();
+    }
+
+    /// The reach of a region, from the pieces noted for it.
+    pub fn reach(&mut self, addr: u64, len: u64) -> Result<Reached, CommandError> {
+        let pieces = std::mem::take(&mut self.pieces);
+        self.reach_by(&pieces, addr, len)
+    }
+
+    /// The same from a message of pieces.
+    pub fn reach_of(
+        &mut self,
+        payload: &[u8],
+        addr: u64,
+        len: u64,
+    ) -> Result<Reached, CommandError> {
+        let pieces: Vec<MemoryPiece> = parse(payload)?.collect();
+        self.reach_by(&pieces, addr, len)
+    }
+
+    fn reach_by(
+        &mut self,
+        pieces: &[MemoryPiece],
+        addr: u64,
+        len: u64,
+    ) -> Result<Reached, CommandError> {
+        let end = addr
+            .checked_add(len)
+            .ok_or(CommandError::Range { addr, len })?;
+        let mut from = 0;
+        let (mut ranges, mut mappings) = (Vec::new(), Vec::new());
+        for piece in pieces {
+            let stop = piece.addr.checked_add(piece.len);
+            let aligned = (piece.addr | piece.len | piece.offset) % PAGE == 0;
+            let Some(stop) = stop.filter(|_| aligned && piece.len > 0 && piece.addr >= from) else {
+                return Err(CommandError::Message(
+                    "pieces of memory that are not whole pages in ascending order",
+                ));
+            };
+            from = stop;
+            if stop <= addr || piece.addr >= end {
+                continue;
+            }
+            // Without a mapping the kernel reaches the bytes as well.
+            let Some(mapping) = self.map(piece)? else {
+                continue;
+            };
+            mappings.push(Arc::clone(&mapping));
+            ranges.push(Range {
+                start: piece.addr,
+                end: stop,
+                mapping,
+            });
+        }
+        Ok(Reached {
+            reach: Reach::mapped(ranges),
+            mappings,
+        })
+    }
+
+    /// The mapping of a piece; none if there is no room for it.
+    fn map(&mut self, piece: &MemoryPiece) -> Result<Option<Arc<Mapping>>, CommandError> {
+        let key = (piece.file, piece.offset, piece.len);
+        if let Some(mapping) = self.mapped.get(&key).and_then(Weak::upgrade) {
+            if !mapping.is_dead() {
+                return Ok(Some(mapping));
+            }
+        }
+        let name = format!("{:#x}+{:#x}", piece.addr, piece.len);
+        if self.mapped.len() >= MAX_MAPPINGS || self.mapped_bytes > MAX_MAPPED_BYTES {
+            self.forget_unmapped();
+        }
+        let bytes = self.mapped_bytes.saturating_add(piece.len);
+        if self.mapped.len() >= MAX_MAPPINGS || bytes > MAX_MAPPED_BYTES {
+            return Ok(None);
+        }
+        let file = self
+            .files
+            .get(piece.file as usize)
+            .ok_or(CommandError::Handle {
+                kind: "memory object",
+                handle: piece.file,
+            })?;
+        match Mapping::new(file, piece.offset, piece.len, name) {
+            Ok(mapping) => {
+                self.mapped_bytes = bytes;
+                self.mapped.insert(key, Arc::downgrade(&mapping));
+                Ok(Some(mapping))
+            }
+            Err(MappingError::System { what, source }) => {
+                tracing::debug!(%source, "{what}: the region is reached through the kernel");
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn forget_unmapped(&mut self) {
+        self.mapped.retain(|_, mapping| mapping.strong_count() > 0);
+        self.mapped_bytes = self.mapped.keys().map(|&(_, _, len)| len).sum();
+    }
+
+    /// A region was registered.
+    pub fn insert(&mut self, handle: u32, addr: u64, len: u64, reached: Vec<Arc<Mapping>>) {
+        let region = Region {
+            addr,
+            len,
+            _mappings: reached,
+        };
+        self.regions.insert(handle, region);
+    }
+
+    /// A region is gone, and the owner has let go of its mappings.
+    pub fn remove(&mut self, handle: u32) {
+        self.regions.remove(&handle);
+    }
+}
+
+impl Reached {
+    /// The reach for the owner, and the counts to be kept meanwhile.
+    pub fn split(self) -> (Reach, Vec<Arc<Mapping>>) {
+        (self.reach, self.mappings)
+    }
+}
+
+fn parse(payload: &[u8]) -> Result<impl ExactSizeIterator<Item = MemoryPiece>, CommandError> {
+    const SIZE: usize = size_of::<MemoryPiece>();
+    if payload.len() % SIZE != 0 {
+        return Err(CommandError::Message("pieces of memory of a wrong length"));
+    }
+    Ok(payload
+        .chunks_exact(SIZE)
+        .map(|bytes| MemoryPiece::from_bytes(bytes).unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::tests::memfd;
+
+    fn piece(addr: u64, len: u64, offset: u64) -> MemoryPiece {
+        MemoryPiece {
+            addr,
+            len,
+            offset,
+            ..MemoryPiece::default()
+        }
+    }
+
+    fn with_file(bytes: u64) -> RegionMemory {
+        let mut memory = RegionMemory::default();
+        assert_eq!(memory.add_file(memfd(bytes, 0)).unwrap(), 0);
+        memory
+    }
+
+    fn note(memory: &mut RegionMemory, pieces: &[MemoryPiece]) -> Result<(), CommandError> {
+        let bytes: Vec<u8> = pieces.iter().flat_map(|p| p.as_bytes().to_vec()).collect();
+        memory.add_pieces(&bytes)
+    }
+
+    #[test]
+    fn pieces_make_the_next_region_and_no_other() {
+        let mut memory = with_file(1 << 20);
+        note(&mut memory, &[piece(0x10000, 0x1000, 0)]).unwrap();
+        note(&mut memory, &[piece(0x12000, 0x2000, 0x3000)]).unwrap();
+        let (reach, _) = memory.reach(0x10800, 0x2000).unwrap().split();
+        assert_eq!(reach.describe(0x10800, 0x2000), "mixed");
+        assert!(reach.at(0x10800, 0x800).is_some() && reach.at(0x11000, 1).is_none());
+        let (reach, _) = memory.reach(0x10800, 0x2000).unwrap().split();
+        assert_eq!(reach.describe(0x10800, 0x2000), "kernel");
+    }
+
+    #[test]
+    fn regions_over_the_same_pages_share_a_mapping() {
+        let mut memory = with_file(1 << 20);
+        let mut mapping = || {
+            note(&mut memory, &[piece(0x10000, 0x1000, 0)]).unwrap();
+            memory.reach(0x10000, 0x1000).unwrap().split().1.remove(0)
+        };
+        let (a, b) = (mapping(), mapping());
+        assert!(Arc::ptr_eq(&a, &b));
+        let old = Arc::downgrade(&a);
+        drop((a, b));
+        assert!(old.upgrade().is_none(), "unmapped with its last region");
+        mapping();
+    }
+
+    #[test]
+    fn lies_are_refused() {
+        let mut memory = with_file(0x4000);
+        for pieces in [
+            &[piece(0x10001, 0x1000, 0)][..],
+            &[piece(0x10000, 0x1000, 1)],
+            &[piece(0x10000, 0, 0)],
+            &[piece(u64::MAX - 0xfff, 0x2000, 0)],
+            &[piece(0x11000, 0x1000, 0), piece(0x10000, 0x1000, 0)],
+            &[piece(0x10000, 0x2000, 0), piece(0x11000, 0x1000, 0)],
+            &[piece(0x10000, 0x1000, 0x4000)],
+            &[piece(0x10000, 0x8000, 0)],
+            &[piece(0x10000, 0x1000, u64::MAX - 0xfff)],
+            &[MemoryPiece {
+                file: 1,
+                ..piece(0x10000, 0x1000, 0)
+            }],
+        ] {
+            note(&mut memory, pieces).unwrap();
+            let error = memory.reach(0x10000, 0x10000).unwrap_err();
+            assert_eq!(error.errno(), libc::EINVAL, "{pieces:x?}: {error}");
+        }
+        assert!(memory.add_pieces(&[0; 33]).is_err());
+        note(&mut memory, &[piece(0x1000, 0x1000, 0)]).unwrap();
+        assert!(memory.reach(u64::MAX - 4, 10).is_err());
+    }
+
+    #[test]
+    fn a_context_that_maps_too_much_goes_through_the_kernel() {
+        let mut memory = with_file(1 << 46);
+        note(&mut memory, &[piece(0x10000, MAX_MAPPED_BYTES + 0x1000, 0)]).unwrap();
+        let (reach, _) = memory.reach(0x10000, 0x1000).unwrap().split();
+        assert_eq!(reach.describe(0x10000, 0x1000), "kernel");
+    }
+}

@@ -1,0 +1,331 @@
+//! Memory objects of programs, mapped here: the fast way to application memory.
+//!
+//! In flow descriptors that programs have passed ([`MemoryFile::adopt`]) and ranges of them ([`Mapping`]); out flow copies.
+//! A mapping belongs to the regions that use it (by `Arc`); the control thread keeps one count, so that the lcore never
+//! unmaps.
+//!
+//! Only tmpfs and hugetlbfs objects are taken: to touch their pages never waits for a disk, a network or the program.
+//! The program writes to the same bytes at any time, so nothing here hands out a reference to them: they are copied.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::guard::{self, Guarded};
+
+/// `TMPFS_MAGIC` and `HUGETLBFS_MAGIC` of `statfs(2)`: memfds are files of these.
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
+
+/// Why a memory object cannot be mapped.
+#[derive(Debug, thiserror::Error)]
+pub enum MappingError {
+    /// The descriptor is not a tmpfs or hugetlbfs file.
+    #[error(
+        "the descriptor is no memory object: its file system has the magic {0:#x}, and only tmpfs and hugetlbfs are mapped"
+    )]
+    NotMemory(i64),
+    /// It is a device or the like, which may lie in a tmpfs too (`/dev`).
+    #[error("the descriptor is no memory object but a special file of mode {0:o}")]
+    NotRegular(u32),
+    /// It cannot be written.
+    #[error("the memory object is not open for reading and writing")]
+    NotWritable,
+    /// The range is not in the object.
+    #[error("{len:#x} bytes at {offset:#x} are not in the memory object, which has {size:#x}")]
+    Range {
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+        /// Bytes of the object.
+        size: u64,
+    },
+    /// A system call failed.
+    #[error("{what}: {source}")]
+    System {
+        /// Which.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+fn system(what: &'static str) -> MappingError {
+    MappingError::System {
+        what,
+        source: io::Error::last_os_error(),
+    }
+}
+
+/// A memory object of a program: a memfd, a tmpfs or hugetlbfs file, a SysV segment.
+#[derive(Debug)]
+pub struct MemoryFile {
+    fd: OwnedFd,
+}
+
+impl MemoryFile {
+    /// Takes over a descriptor, if it is a memory object open both ways.
+    pub fn adopt(fd: OwnedFd) -> Result<MemoryFile, MappingError> {
+        // SAFETY: statfs is valid when all zero.
+        let mut fs: libc::statfs64 = unsafe { std::mem::zeroed() };
+        // SAFETY: writes one statfs64.
+        if unsafe { libc::fstatfs64(fd.as_raw_fd(), &mut fs) } != 0 {
+            return Err(system("fstatfs of a memory object"));
+        }
+        let magic = fs.f_type as i64;
+        if magic != TMPFS_MAGIC && magic != HUGETLBFS_MAGIC {
+            return Err(MappingError::NotMemory(magic));
+        }
+        // SAFETY: a plain system call.
+        let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
+        if flags < 0 {
+            return Err(system("flags of a memory object"));
+        }
+        if flags & libc::O_ACCMODE != libc::O_RDWR || flags & libc::O_PATH != 0 {
+            return Err(MappingError::NotWritable);
+        }
+        let file = MemoryFile { fd };
+        let mode = file.stat()?.st_mode;
+        if mode & libc::S_IFMT != libc::S_IFREG {
+            return Err(MappingError::NotRegular(mode));
+        }
+        Ok(file)
+    }
+
+    fn stat(&self) -> Result<libc::stat64, MappingError> {
+        // SAFETY: stat is valid when all zero.
+        let mut st: libc::stat64 = unsafe { std::mem::zeroed() };
+        // SAFETY: writes one stat64.
+        if unsafe { libc::fstat64(self.fd.as_raw_fd(), &mut st) } != 0 {
+            return Err(system("fstat of a memory object"));
+        }
+        Ok(st)
+    }
+}
+
+/// Part of a memory object, mapped in this process.
+#[derive(Debug)]
+pub struct Mapping {
+    // Before the mapping goes.
+    guard: Option<Guarded>,
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping lives as long as the value, and all access to it is by raw copies.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `len` bytes at `offset` of `file`, both whole pages of it. `name` says whose they are, for the log.
+    pub fn new(
+        file: &MemoryFile,
+        offset: u64,
+        len: u64,
+        name: String,
+    ) -> Result<Arc<Mapping>, MappingError> {
+        let size = file.stat()?.st_size as u64;
+        let inside = len > 0 && offset.checked_add(len).is_some_and(|end| end <= size);
+        let (Ok(length), true) = (usize::try_from(len), inside) else {
+            return Err(MappingError::Range { offset, len, size });
+        };
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                length,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_NORESERVE,
+                file.fd.as_raw_fd(),
+                offset as libc::off_t,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(system("mapping a memory object"));
+        }
+        let base: NonNull<u8> =
+            NonNull::new(base.cast()).expect("mmap never returns null without MAP_FIXED");
+        let mut mapping = Mapping {
+            guard: None,
+            base,
+            len: length,
+        };
+        let guarded = guard::register(base.as_ptr() as usize, length, name);
+        mapping.guard = Some(guarded.map_err(|source| MappingError::System {
+            what: "guarding a memory object",
+            source,
+        })?);
+        mapping.populate();
+        Ok(Arc::new(mapping))
+    }
+
+    /// Enters the pages that exist in our page table, so that the lcore meets fewer faults. Only a matter of speed.
+    fn populate(&self) {
+        const PAGE: usize = 4096;
+        const STEP: usize = 64 << 20;
+        let mut resident = vec![0u8; self.len.min(STEP) / PAGE];
+        let mut at = 0;
+        while at < self.len {
+            let step = STEP.min(self.len - at);
+            let pages = step / PAGE;
+            // SAFETY: `at` is inside the mapping, and the vector has a byte for each page of the step.
+            let asked = unsafe {
+                libc::mincore(
+                    self.base.as_ptr().add(at).cast(),
+                    step,
+                    resident.as_mut_ptr(),
+                )
+            };
+            if asked != 0 {
+                return;
+            }
+            let mut page = 0;
+            while page < pages {
+                let run = resident[page..pages]
+                    .iter()
+                    .take_while(|r| **r & 1 != 0)
+                    .count();
+                if run > 0 {
+                    // SAFETY: a range inside the mapping; the call changes no byte.
+                    let done = unsafe {
+                        libc::madvise(
+                            self.base.as_ptr().add(at + page * PAGE).cast(),
+                            run * PAGE,
+                            MADV_POPULATE_WRITE,
+                        )
+                    };
+                    if done != 0 {
+                        return; // before Linux 5.14
+                    }
+                }
+                page += run.max(1);
+            }
+            at += step;
+        }
+    }
+
+    /// Whether the object has lost pages: the region is to be reached another way.
+    #[inline]
+    pub fn is_dead(&self) -> bool {
+        self.guard.as_ref().is_none_or(Guarded::is_dead)
+    }
+
+    /// Copies bytes at `offset` out. False if they are not in the mapping, or the object has lost pages; what was copied
+    /// is then meaningless.
+    #[inline]
+    pub fn read(&self, offset: usize, into: &mut [u8]) -> bool {
+        if offset > self.len || into.len() > self.len - offset {
+            return false;
+        }
+        // SAFETY: in bounds, checked above; the slice is not in the mapping, as nobody has references into it.
+        unsafe {
+            let from = self.base.as_ptr().add(offset);
+            std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len());
+        }
+        !self.is_dead()
+    }
+
+    /// Copies bytes in at `offset`. False if it is not in the mapping, or the object has lost pages; the bytes are then
+    /// not in it.
+    #[inline]
+    pub fn write(&self, offset: usize, from: &[u8]) -> bool {
+        if offset > self.len || from.len() > self.len - offset {
+            return false;
+        }
+        // SAFETY: as for `read`.
+        unsafe {
+            let into = self.base.as_ptr().add(offset);
+            std::ptr::copy_nonoverlapping(from.as_ptr(), into, from.len());
+        }
+        !self.is_dead()
+    }
+}
+
+/// `MADV_POPULATE_WRITE` (Linux 5.14): as if each page were written, without a change.
+const MADV_POPULATE_WRITE: libc::c_int = 23;
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        self.guard = None;
+        // SAFETY: unmapping our own mapping, to which no reference is left.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+/// Helpers for the tests of this folder and of those that use it.
+pub mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::os::fd::FromRawFd;
+
+    /// A memfd of `len` bytes with seals.
+    pub fn memfd(len: u64, seals: libc::c_int) -> OwnedFd {
+        // SAFETY: plain system calls on a new descriptor that becomes ours.
+        unsafe {
+            let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+            let fd = OwnedFd::from_raw_fd(libc::memfd_create(c"test".as_ptr(), flags));
+            assert_eq!(libc::ftruncate(fd.as_raw_fd(), len as libc::off_t), 0);
+            assert_eq!(libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals), 0);
+            fd
+        }
+    }
+
+    #[test]
+    fn only_memory_objects_open_both_ways_are_taken() {
+        let both_ways = File::options().read(true).write(true).open("/dev/null");
+        // `/dev` may be a tmpfs.
+        let error = MemoryFile::adopt(both_ways.unwrap().into()).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                MappingError::NotMemory(_) | MappingError::NotRegular(_)
+            ),
+            "{error}"
+        );
+        let proc = File::open("/proc/self/maps").unwrap().into();
+        let error = MemoryFile::adopt(proc).unwrap_err();
+        assert!(matches!(error, MappingError::NotMemory(_)), "{error}");
+        let fd = memfd(4096, 0);
+        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let readable: OwnedFd = File::open(path).unwrap().into();
+        assert!(matches!(
+            MemoryFile::adopt(readable).unwrap_err(),
+            MappingError::NotWritable
+        ));
+        assert!(MemoryFile::adopt(fd).is_ok());
+    }
+
+    #[test]
+    fn ranges_outside_the_object_are_refused() {
+        let file = MemoryFile::adopt(memfd(8192, 0)).unwrap();
+        for (offset, len) in [(0, 0), (0, 12288), (8192, 4096), (4096, u64::MAX - 4095)] {
+            let error = Mapping::new(&file, offset, len, String::new()).unwrap_err();
+            assert!(matches!(error, MappingError::Range { .. }), "{error}");
+        }
+        assert!(Mapping::new(&file, 4096, 4096, String::new()).is_ok());
+    }
+
+    #[test]
+    fn two_mappings_of_a_range_see_the_same_bytes() {
+        let file = MemoryFile::adopt(memfd(8192, 0)).unwrap();
+        let a = Mapping::new(&file, 0, 8192, String::new()).unwrap();
+        let b = Mapping::new(&file, 4096, 4096, String::new()).unwrap();
+        assert!(a.write(4090, b"across pages"));
+        let mut seen = [0; 6];
+        assert!(b.read(0, &mut seen));
+        assert_eq!(&seen, b" pages");
+    }
+
+    #[test]
+    fn nothing_beyond_the_mapping_is_touched() {
+        let file = MemoryFile::adopt(memfd(4096, 0)).unwrap();
+        let mapping = Mapping::new(&file, 0, 4096, String::new()).unwrap();
+        assert!(mapping.write(4090, &[1; 6]));
+        assert!(!mapping.write(4090, &[1; 7]) && !mapping.read(4090, &mut [0; 7]));
+        assert!(!mapping.read(usize::MAX, &mut [0; 1]));
+    }
+}
