@@ -10,6 +10,7 @@
 
 pub mod counters;
 pub mod descriptor;
+pub mod diagnosis;
 pub mod fabric;
 pub mod memory;
 pub mod time;
@@ -20,5 +21,7 @@ pub mod wire;
 
 pub use counters::Counters;
 pub use descriptor::{MemSlice, Outcome, Outputs, Payload, Place, Side, TxDesc};
+pub use diagnosis::{Diagnosis, diagnose};
 pub use time::Nanos;
+pub use transport::journal::{Owner, PostMortem, PostMortems};
 pub use transport::{AckPolicy, Engine, EngineConfig, MAX_PENDING, Retransmission};

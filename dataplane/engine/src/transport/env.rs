@@ -1,5 +1,6 @@
 //! What a state machine of one QP may touch besides the QP, for the length of one engine call.
 
+use super::journal::PostMortems;
 use super::lists::Lists;
 use super::qp::Qp;
 use crate::counters::Counters;
@@ -19,6 +20,7 @@ pub(crate) struct Env<'a> {
     pub timers: &'a mut TimerWheel,
     pub lists: &'a mut Lists,
     pub counters: &'a mut Counters,
+    pub post_mortems: &'a mut PostMortems,
     pub out: &'a mut Outputs,
     pub now: Nanos,
     /// Packets a requester may have unacknowledged.

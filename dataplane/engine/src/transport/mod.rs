@@ -5,6 +5,7 @@
 //! holds all else they may touch during a call.
 
 mod env;
+pub mod journal;
 mod lists;
 mod qp;
 mod qp_table;
@@ -23,6 +24,7 @@ use crate::verbs::{
 };
 use crate::wire::{Packet, Psn, Transport};
 use env::Env;
+use journal::{Cause, Owner, PostMortems};
 use lists::Lists;
 use qp::Qp;
 use qp_table::QpTable;
@@ -93,6 +95,7 @@ pub struct Engine {
     timers: TimerWheel,
     lists: Lists,
     counters: Counters,
+    post_mortems: PostMortems,
     window: u32,
     coalesce: bool,
     retransmission: Retransmission,
@@ -111,6 +114,7 @@ macro_rules! env {
             timers: &mut $engine.timers,
             lists: &mut $engine.lists,
             counters: &mut $engine.counters,
+            post_mortems: &mut $engine.post_mortems,
             window: $engine.window,
             coalesce: $engine.coalesce,
             now: $now,
@@ -130,6 +134,7 @@ impl Engine {
             timers: TimerWheel::new(0),
             lists: Lists::new(),
             counters: Counters::default(),
+            post_mortems: PostMortems::new(),
             window: config.window.clamp(1, MAX_WINDOW),
             coalesce: config.ack_policy == AckPolicy::Coalesced,
             retransmission: config.retransmission,
@@ -197,7 +202,7 @@ impl Engine {
                 return Ok(());
             }
             QpState::Err => {
-                qp.fail(&mut env);
+                qp.fail(Cause::Modified, &mut env);
                 return Ok(());
             }
             _ => {}
@@ -207,7 +212,10 @@ impl Engine {
         qp.state = to;
         match (from, to) {
             (QpState::Init, QpState::Rtr) => qp.resp.set_psn(qp.cold.attr.rq_psn),
-            (QpState::Rtr, QpState::Rts) => qp.req.set_psn(qp.cold.attr.sq_psn),
+            (QpState::Rtr, QpState::Rts) => {
+                qp.req.set_psn(qp.cold.attr.sq_psn);
+                qp.cold.journal.connected(env.counters);
+            }
             (QpState::Sqd, QpState::Rts) => env.lists.ready.push(qp.slot),
             (QpState::Rts, QpState::Sqd) => {
                 let wanted = mask & mask::EN_SQD_ASYNC_NOTIFY != 0 && attr.sqd_async_notify;
@@ -240,10 +248,32 @@ impl Engine {
         Ok(())
     }
 
-    /// An error that the caller found (CQ overflow ...): the QP goes to ERR.
+    /// Records whose a QP is; it says so in its [`journal::PostMortem`].
+    pub fn set_owner(&mut self, qp: QpId, owner: Owner) {
+        if let Some(qp) = self.qps.get_mut(qp) {
+            qp.cold.journal.owner = owner;
+        }
+    }
+
+    /// Keeps a record of a QP that is about to be destroyed since its program went away; none of a QP that was
+    /// not connected, or has failed and has one.
+    pub fn bury_qp(&mut self, qp: QpId, now: Nanos) {
+        if let Some(qp) = self.qps.get(qp).filter(|qp| qp.can_receive()) {
+            self.post_mortems
+                .record(qp, Cause::Closed, now, &self.counters);
+        }
+    }
+
+    /// Records of QPs that went to ERR.
+    pub fn post_mortems(&self) -> &PostMortems {
+        &self.post_mortems
+    }
+
+    /// A CQ of the QP overflowed: it goes to ERR.
     pub fn fail_qp(&mut self, qp: QpId, now: Nanos, out: &mut Outputs) {
         if let Some(qp) = self.qps.get_mut(qp) {
-            qp.fail_with(AsyncKind::QpFatal, &mut env!(self, now, out));
+            let cause = Cause::CqOverflow;
+            qp.fail_with(AsyncKind::QpFatal, cause, &mut env!(self, now, out));
         }
     }
 
@@ -290,8 +320,12 @@ impl Engine {
         // A stranger's packets are the NIC's to count: they do not reach the QP.
         if !belongs(qp, packet) || !out.has_room() {
             self.counters.rx_dropped += 1;
+            if packet.dst != qp.sgid || packet.src != qp.dgid {
+                qp.cold.journal.foreign(packet.src, packet.dst);
+            }
             return;
         }
+        qp.cold.journal.received(now, packet);
         let mut env = env!(self, now, out);
         if packet.opcode.info().is_request() {
             responder::on_request(qp, packet, tag, queues, &mut env);
@@ -462,6 +496,9 @@ impl Engine {
                 }
                 env.lists.errored.push(slot);
             }
+        }
+        if self.post_mortems.is_fresh() {
+            self.post_mortems.look_around(&self.qps);
         }
         let due = self.timers.next_deadline().is_some_and(|t| t <= now);
         due || !self.lists.work.is_empty()

@@ -1,6 +1,7 @@
 //! One queue pair: what requester and responder share.
 
 use super::env::Env;
+use super::journal::{Cause, Journal};
 use super::requester::Requester;
 use super::responder::Responder;
 use crate::counters::Counters;
@@ -45,6 +46,7 @@ pub(crate) struct Qp {
 pub(crate) struct Cold {
     pub init: QpInit,
     pub attr: QpAttr,
+    pub journal: Journal,
 }
 
 impl Qp {
@@ -70,6 +72,7 @@ impl Qp {
             cold: Box::new(Cold {
                 init: *init,
                 attr: QpAttr::default(),
+                journal: Journal::new(),
             }),
         }
     }
@@ -107,12 +110,17 @@ impl Qp {
         self.req.reset();
         self.resp.reset();
         self.cold.attr = QpAttr::default();
+        self.cold.journal.reset();
     }
 
     /// To ERR. Nothing is sent or accepted from now on; `flush` empties the queues.
-    pub fn fail(&mut self, env: &mut Env<'_>) {
+    pub fn fail(&mut self, cause: Cause, env: &mut Env<'_>) {
         if self.state == QpState::Err {
             return;
+        }
+        // Who gives up a QP that was never connected has nothing to explain.
+        if self.can_receive() || !cause.is_orderly() {
+            env.post_mortems.record(self, cause, env.now, env.counters);
         }
         self.state = QpState::Err;
         self.req.quiet(env.timers, self.slot);
@@ -121,9 +129,9 @@ impl Qp {
     }
 
     /// To ERR, with an asynchronous event.
-    pub fn fail_with(&mut self, kind: AsyncKind, env: &mut Env<'_>) {
+    pub fn fail_with(&mut self, kind: AsyncKind, cause: Cause, env: &mut Env<'_>) {
         if self.state != QpState::Err {
-            self.fail(env);
+            self.fail(cause, env);
             env.event(self, kind);
         }
     }

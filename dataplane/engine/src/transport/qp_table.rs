@@ -126,6 +126,13 @@ impl QpTable {
         (qp.id == id).then_some(qp)
     }
 
+    /// QPs in at most `slots` slots around that of `id`: those created about the same time.
+    pub fn near(&self, id: QpId, slots: usize) -> impl Iterator<Item = &Qp> {
+        let first = self.slot_of(id).saturating_sub(slots / 2);
+        let near = self.slots.iter().skip(first).take(slots);
+        near.filter_map(|s| s.qp.as_ref())
+    }
+
     /// The QP in a slot, if it still exists.
     #[inline]
     pub fn at_mut(&mut self, slot: u32) -> Option<&mut Qp> {

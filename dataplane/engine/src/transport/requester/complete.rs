@@ -3,6 +3,7 @@
 use super::Requester;
 use crate::descriptor::Outcome;
 use crate::transport::env::{Env, count};
+use crate::transport::journal::Cause;
 use crate::transport::qp::Qp;
 use crate::verbs::{AsyncKind, Completion, Event, QpState, WcOpcode, WcStatus, WrOpcode};
 
@@ -24,7 +25,8 @@ pub(crate) fn complete(qp: &mut Qp, env: &mut Env<'_>) {
             if r.place_done == r.place_issued {
                 report(qp, status, env);
                 count!(qp, env, req_cqe_error);
-                qp.fail(env);
+                qp.cold.journal.fails(w.failed(status));
+                qp.fail(qp.req.cause, env);
             }
             break;
         }
@@ -34,6 +36,9 @@ pub(crate) fn complete(qp: &mut Qp, env: &mut Env<'_>) {
         if w.is_read() {
             r.reads_open -= 1;
         }
+        let size = w.len.min(qp.mtu());
+        qp.cold.journal.succeeded(w.op, size);
+        let r = &mut qp.req;
         if w.signaled {
             report(qp, WcStatus::Success, env);
         } else {
@@ -109,7 +114,7 @@ pub(crate) fn placed(qp: &mut Qp, outcome: Outcome, env: &mut Env<'_>) {
     }
     if outcome == Outcome::Fault {
         if let Some(index) = r.read_of(number) {
-            r.set_error(index, WcStatus::LocProtErr);
+            r.set_error(index, WcStatus::LocProtErr, Cause::LocalMemory);
         }
     }
     complete(qp, env);

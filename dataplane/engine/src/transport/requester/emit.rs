@@ -1,9 +1,10 @@
 //! Requests into packets: segmentation, AckReq, window, fence, READ credits.
 
-use super::{MAX_OUTSTANDING, Wait, complete};
+use super::{MAX_OUTSTANDING, SendWqe, Wait, complete};
 use crate::descriptor::{Payload, Side, TxDesc};
 use crate::memory::Access;
 use crate::transport::env::Env;
+use crate::transport::journal::Cause;
 use crate::transport::qp::Qp;
 use crate::transport::sge;
 use crate::verbs::{QpState, WcStatus, WrOpcode};
@@ -51,20 +52,11 @@ fn start(qp: &mut Qp, env: &mut Env<'_>) -> bool {
     if w.fence && qp.req.reads_open > 0 {
         return false;
     }
-    let error = w.error.or_else(|| {
-        let access = if w.is_read() {
-            Access::LOCAL_WRITE
-        } else {
-            Access::LOCAL_READ
-        };
-        if w.is_read() && qp.req.max_rd_atomic == 0 {
-            return Some(WcStatus::LocQpOpErr);
-        }
-        let sges = &qp.req.sges[qp.req.sge_range(index)];
-        sge::check_all(sges, access, qp.pd, env.mrs)
-            .err()
-            .map(|_| WcStatus::LocProtErr)
-    });
+    let error = match w.error {
+        Some(status @ WcStatus::LocLenErr) => Some((status, Cause::TooLong)),
+        Some(status) => Some((status, Cause::BadRequest)),
+        None => refuse(qp, index, &w, env),
+    };
     let psns = if error.is_some() {
         0
     } else {
@@ -81,8 +73,8 @@ fn start(qp: &mut Qp, env: &mut Env<'_>) -> bool {
     let w = r.wqe_mut(index);
     w.first = first;
     w.psns = psns;
-    if let Some(status) = error {
-        r.set_error(index, status);
+    if let Some((status, cause)) = error {
+        r.set_error(index, status, cause);
         complete(qp, env);
         return false;
     }
@@ -90,6 +82,22 @@ fn start(qp: &mut Qp, env: &mut Env<'_>) -> bool {
         r.reads_open += 1;
     }
     true
+}
+
+/// Why a request that is sound in itself may not start.
+fn refuse(qp: &Qp, index: u32, w: &SendWqe, env: &Env<'_>) -> Option<(WcStatus, Cause)> {
+    let access = if w.is_read() {
+        Access::LOCAL_WRITE
+    } else {
+        Access::LOCAL_READ
+    };
+    if w.is_read() && qp.req.max_rd_atomic == 0 {
+        return Some((WcStatus::LocQpOpErr, Cause::NoReadCredits));
+    }
+    let sges = &qp.req.sges[qp.req.sge_range(index)];
+    sge::check_all(sges, access, qp.pd, env.mrs)
+        .err()
+        .map(|error| (WcStatus::LocProtErr, Cause::LocalKey(error)))
 }
 
 /// Opcodes by place in the message: middle, first, last, only.
@@ -157,8 +165,8 @@ fn emit_data(qp: &mut Qp, env: &mut Env<'_>) -> bool {
         {
             Ok((first, count)) => Payload::Memory { first, count },
             // The region went away since the request started.
-            Err(_) => {
-                r.set_error(index, WcStatus::LocProtErr);
+            Err(error) => {
+                r.set_error(index, WcStatus::LocProtErr, Cause::LocalKey(error));
                 complete(qp, env);
                 return false;
             }
@@ -192,6 +200,8 @@ fn emit_data(qp: &mut Qp, env: &mut Env<'_>) -> bool {
         len,
         payload,
     });
+    let (psn, again) = (r.snd, r.snd != r.max);
+    qp.cold.journal.sent(env.now, opcode, psn, 0, again);
     r.snd = r.snd.add(1);
     if r.ahead(r.snd) > r.ahead(r.max) {
         r.max = r.snd;
@@ -231,6 +241,9 @@ fn emit_read(qp: &mut Qp, env: &mut Env<'_>) -> bool {
         payload: Payload::None,
     });
     r.since_ack_req = 0;
+    let (psn, again) = (r.snd, r.snd != r.max);
+    let opcode = Opcode::RC_READ_REQUEST;
+    qp.cold.journal.sent(env.now, opcode, psn, 0, again);
     r.reads_out += 1;
     r.read_psns += psns;
     r.snd = r.snd.add(psns);

@@ -20,6 +20,7 @@ pub(crate) use emit::emit;
 pub(crate) use response::on_response;
 pub(crate) use retry::{fetch_fault, on_timer};
 
+use super::journal::{Cause, FailedRequest};
 use super::sge::Cursor;
 use super::{MAX_PENDING, Retransmission, SqFull};
 use crate::time::Nanos;
@@ -98,6 +99,20 @@ impl SendWqe {
     pub fn end(&self) -> Psn {
         self.first.add(self.psns)
     }
+
+    /// For the record of a QP that fails with it.
+    pub fn failed(&self, status: WcStatus) -> FailedRequest {
+        FailedRequest {
+            wr_id: self.wr_id,
+            op: Some(self.op),
+            len: self.len.into(),
+            status,
+            first: self.first,
+            packets: self.psns,
+            remote_addr: self.remote_addr,
+            rkey: self.rkey,
+        }
+    }
 }
 
 /// The requester half of a QP.
@@ -114,6 +129,8 @@ pub(crate) struct Requester {
     tail: u32,
     /// The request at which emission stops because it has an error.
     stop: Option<u32>,
+    /// What is wrong with that request.
+    cause: Cause,
     ring_mask: u32,
     capacity: u32,
     /// Packets emitted since the last that asked for an ACK.
@@ -175,6 +192,7 @@ impl Requester {
             started: 0,
             tail: 0,
             stop: None,
+            cause: Cause::BadRequest,
             ring_mask: size - 1,
             capacity,
             since_ack_req: 0,
@@ -372,11 +390,27 @@ impl Requester {
     }
 
     /// Gives a request its error, unless it or one before it has one.
-    fn set_error(&mut self, index: u32, status: WcStatus) {
+    fn set_error(&mut self, index: u32, status: WcStatus, cause: Cause) {
         if !self.stopped_at(index) {
             self.stop = Some(index);
             self.wqe_mut(index).error = Some(status);
+            self.cause = cause;
         }
+    }
+
+    /// Retries left of `retry_cnt` and of `rnr_retry`.
+    pub fn retries_left(&self) -> (u8, u8) {
+        (self.retry_left, self.rnr_left)
+    }
+
+    /// Requests that are not complete.
+    pub fn open(&self) -> u32 {
+        self.tail.wrapping_sub(self.head)
+    }
+
+    /// The oldest request that is not complete, as one that the end of the QP cuts short.
+    pub fn oldest(&self) -> Option<FailedRequest> {
+        (self.head != self.tail).then(|| self.wqe(self.head).failed(WcStatus::WrFlushErr))
     }
 
     /// Whether another placement may be given to the caller.

@@ -5,6 +5,7 @@ use super::{Requester, complete};
 use crate::descriptor::{Place, Side};
 use crate::memory::Access;
 use crate::transport::env::{Env, count};
+use crate::transport::journal::Cause;
 use crate::transport::qp::Qp;
 use crate::verbs::WcStatus;
 use crate::wire::aeth::{Aeth, NakCode, Syndrome};
@@ -46,14 +47,14 @@ fn on_ack(qp: &mut Qp, packet: &Packet, env: &mut Env<'_>) {
         Syndrome::Nak(NakCode::PsnSequence) => sequence_nak(qp, upto, env),
         Syndrome::Nak(NakCode::InvalidRequest) => {
             count!(qp, env, req_remote_invalid_request);
-            refused(qp, upto, WcStatus::RemInvReqErr, env);
+            refused(qp, upto, NakCode::InvalidRequest, env);
         }
         Syndrome::Nak(NakCode::RemoteAccess) => {
             count!(qp, env, req_remote_access_errors);
-            refused(qp, upto, WcStatus::RemAccessErr, env);
+            refused(qp, upto, NakCode::RemoteAccess, env);
         }
-        Syndrome::Nak(NakCode::RemoteOperational | NakCode::InvalidRd) => {
-            refused(qp, upto, WcStatus::RemOpErr, env);
+        Syndrome::Nak(code @ (NakCode::RemoteOperational | NakCode::InvalidRd)) => {
+            refused(qp, upto, code, env);
         }
     }
 }
@@ -138,6 +139,10 @@ fn on_read_response(qp: &mut Qp, packet: &Packet, tag: u32, env: &mut Env<'_>) {
     // After a retry the same response may come as FIRST or MIDDLE, as LAST or ONLY.
     let position = packet.opcode.info().position;
     let fits = packet.payload_len == rest.min(mtu) && position.ends() == last;
+    if w.is_read() && !fits {
+        let journal = &mut qp.cold.journal;
+        journal.misfit(packet.payload_len, rest.min(mtu));
+    }
     if !w.is_read() || !fits || !r.can_place() {
         count!(qp, env, rx_dropped);
         return;
@@ -164,8 +169,8 @@ fn on_read_response(qp: &mut Qp, packet: &Packet, tag: u32, env: &mut Env<'_>) {
                 });
                 r.place_issued = r.place_issued.wrapping_add(1);
             }
-            Err(_) => {
-                r.set_error(index, WcStatus::LocProtErr);
+            Err(error) => {
+                r.set_error(index, WcStatus::LocProtErr, Cause::LocalKey(error));
                 complete(qp, env);
                 return;
             }

@@ -4,8 +4,10 @@
 use super::adaptive::Expiry;
 use super::{Wait, complete};
 use crate::transport::env::{Env, count};
+use crate::transport::journal::{Cause, Kind, Retry};
 use crate::transport::qp::Qp;
 use crate::verbs::WcStatus;
+use crate::wire::aeth::NakCode;
 use crate::wire::{Psn, aeth};
 
 /// Retries left for an RNR NAK that mean "for ever".
@@ -27,26 +29,36 @@ fn go_back(qp: &mut Qp, env: &mut Env<'_>) {
 }
 
 /// Uses up one of `retry_cnt` retries and sends again; false if there was none left and the oldest request failed.
-fn retry(qp: &mut Qp, env: &mut Env<'_>) -> bool {
-    let r = &mut qp.req;
-    if r.retry_left == 0 {
-        exhausted(qp, env);
+fn retry(qp: &mut Qp, why: Retry, env: &mut Env<'_>) -> bool {
+    if qp.req.retry_left == 0 {
+        exhausted(qp, why, env);
         return false;
     }
-    r.retry_left -= 1;
-    go_back(qp, env);
+    qp.req.retry_left -= 1;
+    again(qp, why, env);
     true
 }
 
+/// Sends again, and remembers why.
+fn again(qp: &mut Qp, why: Retry, env: &mut Env<'_>) {
+    let (una, left) = (qp.req.una, qp.req.retry_left);
+    let journal = &mut qp.cold.journal;
+    journal.trouble(env.now, una, env.counters);
+    journal.note(env.now, why.kind(), una, left);
+    go_back(qp, env);
+}
+
 /// The oldest request was sent in vain as often, or for as long, as the QP allows.
-fn exhausted(qp: &mut Qp, env: &mut Env<'_>) {
+fn exhausted(qp: &mut Qp, why: Retry, env: &mut Env<'_>) {
     count!(qp, env, req_transport_retries_exceeded);
-    give_up(qp, qp.req.una_wqe, WcStatus::RetryExcErr, env);
+    qp.cold.journal.note(env.now, why.kind(), qp.req.una, 0);
+    let (index, cause) = (qp.req.una_wqe, Cause::RetriesExceeded(why));
+    give_up(qp, index, WcStatus::RetryExcErr, cause, env);
 }
 
 /// The request at `index` has failed; it says so in its turn.
-fn give_up(qp: &mut Qp, index: u32, status: WcStatus, env: &mut Env<'_>) {
-    qp.req.set_error(index, status);
+fn give_up(qp: &mut Qp, index: u32, status: WcStatus, cause: Cause, env: &mut Env<'_>) {
+    qp.req.set_error(index, status, cause);
     qp.req.restart_ack_timer(env.now, env.timers, qp.slot);
     complete(qp, env);
 }
@@ -79,21 +91,21 @@ pub(crate) fn on_timer(qp: &mut Qp, env: &mut Env<'_>) {
 fn ack_timeout(qp: &mut Qp, env: &mut Env<'_>) {
     match qp.req.ack_wait_expired(env.now) {
         Expiry::RetryCount => {
-            if retry(qp, env) {
+            if retry(qp, Retry::Timeout, env) {
                 count!(qp, env, local_ack_timeout_err);
             }
         }
         Expiry::Early => {
             count!(qp, env, roce_adp_retrans);
-            go_back(qp, env);
+            again(qp, Retry::Timeout, env);
         }
         Expiry::Full => {
             count!(qp, env, local_ack_timeout_err);
-            go_back(qp, env);
+            again(qp, Retry::Timeout, env);
         }
         Expiry::Total => {
             count!(qp, env, roce_adp_retrans_to);
-            exhausted(qp, env);
+            exhausted(qp, Retry::Timeout, env);
         }
     }
 }
@@ -106,7 +118,7 @@ pub(crate) fn implied_nak(qp: &mut Qp, env: &mut Env<'_>) {
         return;
     }
     r.implied_nak_armed = false;
-    if retry(qp, env) {
+    if retry(qp, Retry::ImpliedNak, env) {
         count!(qp, env, implied_nak_seq_err);
     }
 }
@@ -121,7 +133,7 @@ pub(crate) fn sequence_nak(qp: &mut Qp, psn: Psn, env: &mut Env<'_>) {
     if !qp.req.awaits_response() {
         return;
     }
-    if retry(qp, env) {
+    if retry(qp, Retry::SequenceNak, env) {
         count!(qp, env, packet_seq_err);
     }
 }
@@ -139,11 +151,15 @@ pub(crate) fn rnr_nak(qp: &mut Qp, psn: Psn, timer: u8, env: &mut Env<'_>) {
     if r.rnr_retry != RNR_ENDLESS {
         if r.rnr_left == 0 {
             count!(qp, env, req_rnr_retries_exceeded);
-            give_up(qp, qp.req.una_wqe, WcStatus::RnrRetryExcErr, env);
+            qp.cold.journal.note(env.now, Kind::RnrNak, psn, 0);
+            let (index, status) = (r.una_wqe, WcStatus::RnrRetryExcErr);
+            give_up(qp, index, status, Cause::RnrExceeded, env);
             return;
         }
         r.rnr_left -= 1;
     }
+    let left = r.rnr_left;
+    qp.cold.journal.note(env.now, Kind::RnrNak, psn, left);
     count!(qp, env, rnr_nak_retry_err);
     go_back(qp, env);
     let until = env.now + aeth::rnr_timer(timer);
@@ -151,11 +167,16 @@ pub(crate) fn rnr_nak(qp: &mut Qp, psn: Psn, timer: u8, env: &mut Env<'_>) {
 }
 
 /// A NAK that is no call for a retry: the request with `psn` has failed.
-pub(crate) fn refused(qp: &mut Qp, psn: Psn, status: WcStatus, env: &mut Env<'_>) {
+pub(crate) fn refused(qp: &mut Qp, psn: Psn, code: NakCode, env: &mut Env<'_>) {
     let Some(index) = request_of(qp, psn) else {
         return;
     };
-    give_up(qp, index, status, env);
+    let status = match code {
+        NakCode::InvalidRequest => WcStatus::RemInvReqErr,
+        NakCode::RemoteAccess => WcStatus::RemAccessErr,
+        _ => WcStatus::RemOpErr,
+    };
+    give_up(qp, index, status, Cause::Refused(code), env);
     // Responses of a READ before it are missing and will not come by themselves.
     if qp.can_send() && qp.req.una != psn {
         implied_nak(qp, env);
@@ -168,7 +189,8 @@ pub(crate) fn fetch_fault(qp: &mut Qp, psn: Psn, env: &mut Env<'_>) {
     // It may have been a retry of something acknowledged in the meantime: then only the packets that were
     // dropped behind it have to go out again.
     if let Some(index) = request_of(qp, psn) {
-        qp.req.set_error(index, WcStatus::LocProtErr);
+        qp.req
+            .set_error(index, WcStatus::LocProtErr, Cause::LocalMemory);
     }
     // During an RNR wait it has gone back already.
     if qp.req.wait != Wait::Rnr {

@@ -3,6 +3,7 @@
 use super::{MAX_PENDING, acknowledge, emit_ack};
 use crate::descriptor::Outcome;
 use crate::transport::env::{Env, count};
+use crate::transport::journal::{Cause, FailedRequest};
 use crate::transport::qp::Qp;
 use crate::verbs::{
     AsyncKind, Completion, Event, QpState, RecvQueues, WC_WITH_IMM, WcOpcode, WcStatus,
@@ -238,6 +239,7 @@ fn data(qp: &mut Qp, effect: &Effect, env: &mut Env<'_>) {
 /// Payload could not be written to the program's memory. For the peer the operation failed at this end
 /// (IBTA 9.7.5.2: remote operational error); here the receive request of a SEND did, or else the QP.
 fn fault(qp: &mut Qp, effect: &Effect, env: &mut Env<'_>) {
+    qp.cold.journal.refusal = Some(Cause::ResponderMemory);
     if effect.kind == Kind::Write {
         let event = Some(AsyncKind::QpFatal);
         fatal(qp, effect.psn, NakCode::RemoteOperational, None, event, env);
@@ -249,6 +251,10 @@ fn fault(qp: &mut Qp, effect: &Effect, env: &mut Env<'_>) {
     // The message may have arrived to its end, or not yet.
     let received = effect.received.or_else(|| qp.resp.effects.take_end());
     let in_progress = received.is_none().then_some(WcStatus::LocProtErr);
+    if let Some(received) = &received {
+        let len = received.byte_len.into();
+        note_receive(qp, received.wr_id, len, WcStatus::LocProtErr);
+    }
     fatal(
         qp,
         effect.psn,
@@ -273,12 +279,31 @@ pub(super) fn fatal(
 ) {
     emit_ack(qp, psn, Syndrome::Nak(code), env);
     if let Some(status) = recv {
+        if qp.resp.recv_taken {
+            let (wr_id, space) = (qp.resp.recv.wr_id, qp.resp.recv_space);
+            note_receive(qp, wr_id, space, status);
+        }
         fail_receive(qp, status, env);
     }
+    let cause = qp.cold.journal.refusal.unwrap_or(Cause::ResponderMemory);
     match event {
-        Some(kind) => qp.fail_with(kind, env),
-        None => qp.fail(env),
+        Some(kind) => qp.fail_with(kind, cause, env),
+        None => qp.fail(cause, env),
     }
+}
+
+/// Keeps, for the record, the receive request with which the QP fails.
+fn note_receive(qp: &mut Qp, wr_id: u64, len: u64, status: WcStatus) {
+    qp.cold.journal.fails(FailedRequest {
+        wr_id,
+        op: None,
+        len,
+        status,
+        first: qp.resp.done.add(1),
+        packets: 0,
+        remote_addr: 0,
+        rkey: 0,
+    });
 }
 
 /// Completes the receive request in progress with an error.

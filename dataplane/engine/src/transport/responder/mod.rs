@@ -169,6 +169,8 @@ fn emit_ack(qp: &mut Qp, psn: Psn, syndrome: Syndrome, env: &mut Env<'_>) {
         len: 0,
         payload: Payload::None,
     });
+    let journal = &mut qp.cold.journal;
+    journal.sent(env.now, Opcode::RC_ACK, psn, syndrome.raw(), false);
 }
 
 /// Emits the coalesced ACK that a QP owes: the newest PSN that is done.

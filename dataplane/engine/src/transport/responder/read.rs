@@ -5,6 +5,7 @@ use super::effects::{drain, fatal};
 use crate::descriptor::{Payload, Side, TxDesc};
 use crate::memory::Access;
 use crate::transport::env::{Env, count};
+use crate::transport::journal::Cause;
 use crate::transport::qp::Qp;
 use crate::transport::state::MAX_RD_ATOMIC;
 use crate::verbs::AsyncKind;
@@ -145,9 +146,16 @@ fn respond(qp: &mut Qp, env: &mut Env<'_>) {
                 }
             }
             // The region went away since the request was accepted.
-            Err(_) => {
+            Err(error) => {
                 count!(qp, env, resp_remote_access_errors);
                 let event = Some(AsyncKind::QpAccessErr);
+                qp.cold.journal.refusal = Some(Cause::RemoteKey {
+                    rkey: job.rkey,
+                    addr: va,
+                    len,
+                    right: Access::REMOTE_READ,
+                    error,
+                });
                 fatal(qp, psn, NakCode::RemoteAccess, None, event, env);
                 return;
             }
@@ -196,6 +204,7 @@ fn respond(qp: &mut Qp, env: &mut Env<'_>) {
         len,
         payload,
     });
+    qp.cold.journal.sent(env.now, opcode, psn, 0, answered);
 }
 
 /// The payload of a READ response could not be read. The caller has dropped that descriptor and those behind
@@ -205,6 +214,7 @@ pub(crate) fn fetch_fault(qp: &mut Qp, psn: Psn, env: &mut Env<'_>) {
     if !qp.can_receive() {
         return;
     }
+    qp.cold.journal.refusal = Some(Cause::ResponderMemory);
     if env.tx_room() {
         fatal(
             qp,
@@ -215,6 +225,6 @@ pub(crate) fn fetch_fault(qp: &mut Qp, psn: Psn, env: &mut Env<'_>) {
             env,
         );
     } else {
-        qp.fail_with(AsyncKind::QpFatal, env);
+        qp.fail_with(AsyncKind::QpFatal, Cause::ResponderMemory, env);
     }
 }

@@ -7,6 +7,7 @@ use super::read::{ReadJob, repeat};
 use crate::descriptor::{MemSlice, Place, Side};
 use crate::memory::Access;
 use crate::transport::env::{Env, count};
+use crate::transport::journal::Cause;
 use crate::transport::qp::Qp;
 use crate::transport::sge::Cursor;
 use crate::verbs::{AsyncKind, MAX_SGE, QpState, RecvQueues, WcOpcode, WcStatus};
@@ -25,33 +26,39 @@ enum Refusal {
         code: NakCode,
         recv: Option<WcStatus>,
         event: Option<AsyncKind>,
+        cause: Cause,
     },
 }
 
 impl Refusal {
     /// The peer broke the rules.
-    const INVALID: Refusal = Refusal::Fatal {
-        code: NakCode::InvalidRequest,
-        recv: None,
-        event: Some(AsyncKind::QpReqErr),
-    };
+    const fn invalid(cause: Cause) -> Refusal {
+        Refusal::Fatal {
+            code: NakCode::InvalidRequest,
+            recv: None,
+            event: Some(AsyncKind::QpReqErr),
+            cause,
+        }
+    }
 
     /// Key, range or rights.
-    fn access(qp: &mut Qp, env: &mut Env<'_>) -> Refusal {
+    fn access(cause: Cause, qp: &mut Qp, env: &mut Env<'_>) -> Refusal {
         count!(qp, env, resp_remote_access_errors);
         Refusal::Fatal {
             code: NakCode::RemoteAccess,
             recv: None,
             event: Some(AsyncKind::QpAccessErr),
+            cause,
         }
     }
 
     /// The receive request is no good; its completion says so.
-    const fn receive(code: NakCode, status: WcStatus) -> Refusal {
+    const fn receive(code: NakCode, status: WcStatus, cause: Cause) -> Refusal {
         Refusal::Fatal {
             code,
             recv: Some(status),
             event: None,
+            cause,
         }
     }
 }
@@ -146,7 +153,7 @@ fn expected<Q: RecvQueues>(
     }
     let info = packet.opcode.info();
     let verdict = if !in_sequence(qp.resp.message, info) {
-        Err(Refusal::INVALID)
+        Err(Refusal::invalid(Cause::PeerOrder(packet.opcode)))
     } else {
         match info.operation {
             Operation::Send if !info.headers.has(HeaderSet::IETH) => {
@@ -161,7 +168,7 @@ fn expected<Q: RecvQueues>(
                 verdict
             }
             Operation::ReadRequest => read(qp, packet, env),
-            _ => Err(Refusal::INVALID),
+            _ => Err(Refusal::invalid(Cause::PeerOperation(packet.opcode))),
         }
     };
     match verdict {
@@ -173,8 +180,14 @@ fn expected<Q: RecvQueues>(
             let nak = Kind::SoftNak(Syndrome::Rnr { timer });
             qp.resp.nak_sent = qp.resp.effects.push_nak(packet.psn, nak);
         }
-        Err(Refusal::Fatal { code, recv, event }) => {
+        Err(Refusal::Fatal {
+            code,
+            recv,
+            event,
+            cause,
+        }) => {
             qp.resp.dead = true;
+            qp.cold.journal.refusal = Some(cause);
             qp.resp
                 .effects
                 .push_nak(packet.psn, Kind::FatalNak { code, recv, event });
@@ -215,6 +228,7 @@ fn take_receive<Q: RecvQueues>(qp: &mut Qp, queues: &mut Q) -> Result<(), Refusa
         return Err(Refusal::receive(
             NakCode::RemoteOperational,
             WcStatus::LocQpOpErr,
+            Cause::ReceiveEntries(r.recv.num_sge),
         ));
     }
     let used = &r.recv.sges[..r.recv.num_sge as usize];
@@ -232,7 +246,7 @@ fn send<Q: RecvQueues>(
 ) -> Result<(), Refusal> {
     let len = packet.payload_len;
     if !length_fits(info.position, len, qp.mtu()) {
-        return Err(Refusal::INVALID);
+        return Err(Refusal::invalid(wrong_length(qp, packet)));
     }
     if info.position.starts() {
         take_receive(qp, queues)?;
@@ -247,6 +261,10 @@ fn send<Q: RecvQueues>(
         return Err(Refusal::receive(
             NakCode::InvalidRequest,
             WcStatus::LocLenErr,
+            Cause::ReceiveTooShort {
+                got: u64::from(r.received) + u64::from(len),
+                space: r.recv_space,
+            },
         ));
     }
     if len > 0 {
@@ -255,7 +273,10 @@ fn send<Q: RecvQueues>(
         let (first, count) = r
             .recv_cursor
             .slice(sges, len, Access::LOCAL_WRITE, qp.pd, env.mrs, slices)
-            .map_err(|_| Refusal::receive(NakCode::RemoteOperational, WcStatus::LocProtErr))?;
+            .map_err(|error| {
+                let cause = Cause::ReceiveKey(error);
+                Refusal::receive(NakCode::RemoteOperational, WcStatus::LocProtErr, cause)
+            })?;
         place(qp, len, tag, first, count, env);
     }
     let r = &mut qp.resp;
@@ -295,31 +316,26 @@ fn write<Q: RecvQueues>(
     } else {
         left > len
     };
-    if !length_fits(info.position, len, mtu) || !total_fits || left > MAX_MESSAGE {
-        return Err(Refusal::INVALID);
+    if !length_fits(info.position, len, mtu) {
+        return Err(Refusal::invalid(wrong_length(qp, packet)));
+    }
+    if !total_fits || left > MAX_MESSAGE {
+        return Err(Refusal::invalid(Cause::MessageLength { left, got: len }));
     }
     if starts {
         // A QP that does not take WRITEs at all: the request is invalid for it, whatever its key
         // (IBTA 9.7.4.1, requested function not supported by this QP; soft-RoCE rules alike).
         if !qp.access.allows(Access::REMOTE_WRITE) {
-            return Err(Refusal::INVALID);
+            return Err(Refusal::invalid(Cause::QpRight(Access::REMOTE_WRITE)));
         }
         // The whole range at once, so that nothing is written of a message that does not fit.
-        if left > 0
-            && env
-                .mrs
-                .check(rkey, qp.pd, va, left, Access::REMOTE_WRITE)
-                .is_err()
-        {
-            return Err(Refusal::access(qp, env));
+        if left > 0 {
+            check_key(qp, rkey, va, left, Access::REMOTE_WRITE, env)?;
         }
     }
     let slice: Option<MemSlice> = match len {
         0 => None,
-        _ => match env.mrs.check(rkey, qp.pd, va, len, Access::REMOTE_WRITE) {
-            Ok(slice) => Some(slice),
-            Err(_) => return Err(Refusal::access(qp, env)),
-        },
+        _ => Some(check_key(qp, rkey, va, len, Access::REMOTE_WRITE, env)?),
     };
     let imm = info
         .headers
@@ -353,20 +369,20 @@ fn write<Q: RecvQueues>(
 fn read(qp: &mut Qp, packet: &Packet, env: &mut Env<'_>) -> Result<(), Refusal> {
     let len = packet.ext.dma_len;
     count!(qp, env, rx_read_requests);
-    if packet.payload_len != 0 || len > MAX_MESSAGE || qp.resp.reads_pending >= qp.resp.max_reads {
-        return Err(Refusal::INVALID);
+    if packet.payload_len != 0 || len > MAX_MESSAGE {
+        let (left, got) = (len, packet.payload_len);
+        return Err(Refusal::invalid(Cause::MessageLength { left, got }));
+    }
+    if qp.resp.reads_pending >= qp.resp.max_reads {
+        let limit = qp.resp.max_reads;
+        return Err(Refusal::invalid(Cause::TooManyReads { limit }));
     }
     if !qp.access.allows(Access::REMOTE_READ) {
-        return Err(Refusal::INVALID);
+        return Err(Refusal::invalid(Cause::QpRight(Access::REMOTE_READ)));
     }
     let (va, rkey) = (packet.ext.va, packet.ext.rkey);
-    if len > 0
-        && env
-            .mrs
-            .check(rkey, qp.pd, va, len, Access::REMOTE_READ)
-            .is_err()
-    {
-        return Err(Refusal::access(qp, env));
+    if len > 0 {
+        check_key(qp, rkey, va, len, Access::REMOTE_READ, env)?;
     }
     let psns = qp.packets(len);
     let r = &mut qp.resp;
@@ -384,6 +400,38 @@ fn read(qp: &mut Qp, packet: &Packet, env: &mut Env<'_>) -> Result<(), Refusal> 
     r.effects.push(Effect::new(packet.psn, Kind::Read(job)));
     r.epsn = packet.psn.add(psns);
     Ok(())
+}
+
+/// The memory behind a range that the peer names.
+#[inline]
+fn check_key(
+    qp: &mut Qp,
+    rkey: u32,
+    addr: u64,
+    len: u32,
+    right: Access,
+    env: &mut Env<'_>,
+) -> Result<MemSlice, Refusal> {
+    let checked = env.mrs.check(rkey, qp.pd, addr, len, right);
+    checked.map_err(|error| {
+        let cause = Cause::RemoteKey {
+            rkey,
+            addr,
+            len,
+            right,
+            error,
+        };
+        Refusal::access(cause, qp, env)
+    })
+}
+
+/// What is wrong with a packet whose payload does not have the length of its place in the message.
+fn wrong_length(qp: &Qp, packet: &Packet) -> Cause {
+    Cause::PacketLength {
+        opcode: packet.opcode,
+        got: packet.payload_len,
+        mtu: qp.mtu(),
+    }
 }
 
 /// Hands payload to the caller.

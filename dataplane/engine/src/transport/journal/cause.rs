@@ -1,0 +1,116 @@
+//! Why a queue pair went to ERR, as the state machine that found out knows it.
+
+use super::Kind;
+use crate::memory::{Access, AccessError};
+use crate::wire::Opcode;
+use crate::wire::aeth::NakCode;
+
+/// What used up the last retry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retry {
+    /// The ACK timer.
+    Timeout,
+    /// A NAK "PSN sequence error".
+    SequenceNak,
+    /// A gap in the responses.
+    ImpliedNak,
+}
+
+impl Retry {
+    pub(crate) const fn kind(self) -> Kind {
+        match self {
+            Retry::Timeout => Kind::Timeout,
+            Retry::SequenceNak => Kind::SequenceNak,
+            Retry::ImpliedNak => Kind::ImpliedNak,
+        }
+    }
+}
+
+/// The first cause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The program moved the QP to ERR.
+    Modified,
+    /// The program's connection to the daemon ended while the QP was in use.
+    Closed,
+    /// A completion queue of the QP was full.
+    CqOverflow,
+
+    /// Requester: `retry_cnt` retries were used up.
+    RetriesExceeded(Retry),
+    /// Requester: `rnr_retry` retries were used up.
+    RnrExceeded,
+    /// Requester: the peer refused a request.
+    Refused(NakCode),
+    /// Requester: a request names local memory that it may not use.
+    LocalKey(AccessError),
+    /// Requester: the program's memory could not be reached.
+    LocalMemory,
+    /// Requester: an opcode that is not supported, or more entries than the QP allows.
+    BadRequest,
+    /// Requester: longer than a message, or inline data, may be.
+    TooLong,
+    /// Requester: a READ while `max_rd_atomic` is 0.
+    NoReadCredits,
+
+    /// Responder: a packet that does not go on with the peer's message.
+    PeerOrder(Opcode),
+    /// Responder: an operation that this version does not have.
+    PeerOperation(Opcode),
+    /// Responder: a packet whose payload does not have the length that the path MTU gives it.
+    PacketLength {
+        /// Opcode of the packet.
+        opcode: Opcode,
+        /// Payload bytes.
+        got: u32,
+        /// Path MTU of this QP.
+        mtu: u32,
+    },
+    /// Responder: a WRITE that does not bring as many bytes as it announced.
+    MessageLength {
+        /// Bytes that were still to come.
+        left: u32,
+        /// Payload bytes.
+        got: u32,
+    },
+    /// Responder: more READs at once than `max_dest_rd_atomic`.
+    TooManyReads {
+        /// `max_dest_rd_atomic`.
+        limit: u8,
+    },
+    /// Responder: the QP's access flags lack this right.
+    QpRight(Access),
+    /// Responder: key, range, protection domain or right of a region.
+    RemoteKey {
+        /// The key.
+        rkey: u32,
+        /// First byte.
+        addr: u64,
+        /// Bytes.
+        len: u32,
+        /// The right that it takes.
+        right: Access,
+        /// What is wrong.
+        error: AccessError,
+    },
+    /// Responder: a SEND longer than its receive request.
+    ReceiveTooShort {
+        /// Bytes so far, with this packet.
+        got: u64,
+        /// Bytes of the receive request.
+        space: u64,
+    },
+    /// Responder: a receive request names memory that it may not use.
+    ReceiveKey(AccessError),
+    /// Responder: a receive request with more entries than one may have.
+    ReceiveEntries(u32),
+    /// Responder: the program's memory could not be reached.
+    ResponderMemory,
+}
+
+impl Cause {
+    /// Whether this is how connections end when nothing is wrong: the program itself did it.
+    pub const fn is_orderly(&self) -> bool {
+        matches!(self, Cause::Modified | Cause::Closed)
+    }
+}
