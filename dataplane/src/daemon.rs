@@ -83,6 +83,7 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), DaemonError> {
         neighbours,
         limits: DeviceLimits::default(),
         allowed_users: config.control.users.clone(),
+        operators: config.control.operators.clone(),
     };
     let listener = Server::bind(control)?;
     let starting = StartWatch::begin(socket.clone())?;

@@ -332,10 +332,15 @@ impl<'a> Checker<'a> {
             Some(users) => Some(
                 users
                     .iter()
-                    .map(|user| self.user(user))
+                    .map(|user| self.user("users", user))
                     .collect::<Result<Vec<_>, _>>()?,
             ),
         };
+        let operators = control
+            .operators
+            .iter()
+            .map(|user| self.user("operators", user))
+            .collect::<Result<Vec<_>, _>>()?;
         let mode = match control.mode {
             None => DEFAULT_MODE,
             Some(mode) => u32::from_str_radix(mode.as_ref(), 8)
@@ -350,16 +355,18 @@ impl<'a> Checker<'a> {
             socket,
             mode,
             users,
+            operators,
         })
     }
 
-    fn user(&self, user: &Spanned<NumberOrWord>) -> Result<u32, ConfigError> {
+    fn user(&self, key: &'static str, user: &Spanned<NumberOrWord>) -> Result<u32, ConfigError> {
         match user.as_ref() {
-            NumberOrWord::Number(uid) => u32::try_from(*uid)
-                .map_err(|_| self.bad("users", uid, user.span(), "is not a user id")),
+            NumberOrWord::Number(uid) => {
+                u32::try_from(*uid).map_err(|_| self.bad(key, uid, user.span(), "is not a user id"))
+            }
             NumberOrWord::Word(name) => uid_of(name).ok_or_else(|| {
                 self.bad(
-                    "users",
+                    key,
                     format!("{name:?}"),
                     user.span(),
                     "no such user in /etc/passwd",

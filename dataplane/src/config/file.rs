@@ -102,6 +102,8 @@ pub(super) struct Control {
     pub socket: Option<Spanned<String>>,
     pub mode: Option<Spanned<String>>,
     pub users: Option<Vec<Spanned<NumberOrWord>>>,
+    #[serde(default)]
+    pub operators: Vec<Spanned<NumberOrWord>>,
 }
 
 #[derive(Debug, Default, Deserialize)]

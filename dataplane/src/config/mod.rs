@@ -126,6 +126,8 @@ pub struct SocketConfig {
     /// Users who may open devices, besides root and the daemon's own user; `None` means everybody whom the
     /// permission bits let in.
     pub users: Option<Vec<u32>>,
+    /// Users who may change what the daemon does and see others' packets, besides root and the daemon's own user.
+    pub operators: Vec<u32>,
 }
 
 impl Config {

@@ -136,6 +136,10 @@ pub enum CommandError {
     Device(String),
     #[error("user {uid} may not open {device}: `[control] users` does not name it")]
     Denied { uid: u32, device: String },
+    #[error(
+        "user {uid} may not {what}: only root, the daemon's own user and `[control] operators` of its configuration may"
+    )]
+    NotOperator { uid: u32, what: &'static str },
     #[error("the descriptor passed as the program's memory is not one: {0}")]
     MemoryFd(String),
     #[error("{0}")]
@@ -180,6 +184,7 @@ impl CommandError {
             NoAnswer(..) | BadAnswer(..) | Lcore(_) => libc::EIO,
             Device(_) => libc::ENODEV,
             Denied { .. } => libc::EACCES,
+            NotOperator { .. } => libc::EPERM,
             System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
         }
     }

@@ -58,6 +58,9 @@ pub struct ControlConfig {
     pub limits: DeviceLimits,
     /// Users who may open devices, besides root and the daemon's own user; `None`: everybody.
     pub allowed_users: Option<Vec<u32>>,
+    /// Users who may change what the daemon does (impairments) and see the packets of others (captures), besides root
+    /// and the daemon's own user.
+    pub operators: Vec<u32>,
 }
 
 impl ControlConfig {
@@ -74,6 +77,7 @@ impl ControlConfig {
             neighbours,
             limits: DeviceLimits::default(),
             allowed_users: None,
+            operators: Vec::new(),
         }
     }
 }

@@ -75,10 +75,13 @@ impl Shared {
 
     /// Whether a user may open devices.
     pub fn may_open(&self, uid: u32) -> bool {
-        // SAFETY: a plain system call that cannot fail.
-        let own = unsafe { libc::geteuid() };
         let allowed = self.config.allowed_users.as_ref();
-        uid == 0 || uid == own || allowed.is_none_or(|users| users.contains(&uid))
+        is_master(uid) || allowed.is_none_or(|users| users.contains(&uid))
+    }
+
+    /// Whether a user may change what the daemon does, and see what is not its own.
+    pub fn may_operate(&self, uid: u32) -> bool {
+        is_master(uid) || self.config.operators.contains(&uid)
     }
 
     /// Sends a command to the owner of `nic` and waits for its answer.
@@ -186,6 +189,13 @@ impl Shared {
         }
         true
     }
+}
+
+/// Root and the daemon's own user may do everything.
+fn is_master(uid: u32) -> bool {
+    // SAFETY: a plain system call that cannot fail.
+    let own = unsafe { libc::geteuid() };
+    uid == 0 || uid == own
 }
 
 fn name(command: &Command) -> &'static str {

@@ -44,7 +44,8 @@ fn the_least_configuration_has_defaults() {
         SocketConfig {
             socket: None,
             mode: 0o666,
-            users: None
+            users: None,
+            operators: vec![],
         }
     );
 }
@@ -232,6 +233,13 @@ fn control_is_checked() {
         "no such user",
     );
     refused(&control("users = [-1]"), "f.toml:6: users", "not a user id");
+    refused(
+        &control("operators = [\"nobody-of-this-name\"]"),
+        "f.toml:6: operators",
+        "no such user",
+    );
+    let config = parse(&control("operators = [\"root\", 1001]")).unwrap();
+    assert_eq!(config.control.operators, [0, 1001]);
     let config = parse(&control("users = [1000]")).unwrap();
     assert_eq!(
         (config.control.mode, config.control.users),

@@ -244,6 +244,20 @@ fn only_allowed_users_may_open() {
 }
 
 #[test]
+fn only_operators_may_change_what_the_daemon_does() {
+    let (lcore, _closed) = FakeLcore::new();
+    let mut config = config(PathBuf::from("unused"));
+    // SAFETY: a plain system call that cannot fail.
+    let own = unsafe { libc::geteuid() };
+    let shared = Shared::new(config.clone(), lcore.clone());
+    assert!(shared.may_operate(0) && shared.may_operate(own));
+    assert!(!shared.may_operate(4711), "who may open may not operate");
+    config.operators = vec![4711];
+    let shared = Shared::new(config, lcore);
+    assert!(shared.may_operate(4711) && !shared.may_operate(4712));
+}
+
+#[test]
 fn stopping_closes_the_contexts_of_programs_that_stay() {
     use crate::control::testing::{Program, own_peer};
     let (lcore, closed) = FakeLcore::new();
