@@ -84,6 +84,8 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), DaemonError> {
         limits: DeviceLimits::default(),
         allowed_users: config.control.users.clone(),
         operators: config.control.operators.clone(),
+        wiring: config.wiring(),
+        impair: config.impair.clone(),
     };
     let listener = Server::bind(control)?;
     let starting = StartWatch::begin(socket.clone())?;

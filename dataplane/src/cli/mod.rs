@@ -8,6 +8,7 @@
 mod affinity;
 mod doctor;
 mod elf;
+mod impair;
 mod nic;
 mod run;
 mod shim;
@@ -26,6 +27,7 @@ use clap::{ArgAction, Parser, Subcommand};
 use crate::config::ConfigError;
 use crate::control::client::ClientError;
 use crate::daemon::DaemonError;
+use crate::impair::SpecError;
 use crate::telemetry::{self, FilterError};
 
 const EXAMPLES: &str = "\
@@ -71,6 +73,7 @@ enum Command {
     Run(run::Args),
     Show(show::Args),
     Stat(stat::Args),
+    Impair(impair::Args),
     Doctor(doctor::Args),
 }
 
@@ -87,6 +90,8 @@ enum CliError {
     Filter(#[from] FilterError),
     #[error(transparent)]
     Run(#[from] run::RunError),
+    #[error(transparent)]
+    Rule(#[from] SpecError),
     #[error(transparent)]
     Wait(#[from] wait::NotReady),
     #[error("stdout: {0}")]
@@ -128,6 +133,7 @@ fn dispatch(command: Command, socket: Option<PathBuf>, verbosity: u8) -> Result<
         Command::Run(args) => run::run(args, &socket),
         Command::Show(args) => show::run(args, &socket),
         Command::Stat(args) => stat::run(args, &socket),
+        Command::Impair(args) => impair::run(args, &socket),
         Command::Doctor(args) => doctor::run(args, &socket),
     }
 }
@@ -149,6 +155,9 @@ mod tests {
             .get_subcommands()
             .map(|command| command.get_name().into())
             .collect();
-        assert_eq!(names, ["nic", "wait", "run", "show", "stat", "doctor"]);
+        assert_eq!(
+            names,
+            ["nic", "wait", "run", "show", "stat", "impair", "doctor"]
+        );
     }
 }

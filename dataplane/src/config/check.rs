@@ -56,15 +56,27 @@ impl<'a> Checker<'a> {
             .map(|nic| self.nic(nic.into_inner(), lcores.len()))
             .collect::<Result<Vec<_>, _>>()?;
         self.together(&nics)?;
+        let impair = self.impair(file.impair, &nics)?;
         let control = self.control(file.control)?;
         let log = file.log.level.map(|level| self.log_filter(level));
         Ok(Config {
             eal,
             lcores,
             nics,
+            impair,
             control,
             log: log.transpose()?,
         })
+    }
+
+    /// What the text is called in errors; the path of a file.
+    pub(super) fn label(&self) -> &str {
+        self.label
+    }
+
+    /// The text.
+    pub(super) fn text(&self) -> &str {
+        self.text
     }
 
     fn bad(

@@ -1,11 +1,14 @@
 //! The text of a configuration as serde reads it. Values that need more than a type keep their place in the
 //! text ([`Spanned`]), so that `check` can name the line.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 use toml::Spanned;
 
 use super::error::nearest;
 use super::{ConfigError, Hugepages, Idle};
+use crate::impair::Text;
 
 /// The whole text.
 #[derive(Debug, Deserialize)]
@@ -18,10 +21,15 @@ pub(super) struct File {
     #[serde(default)]
     pub nic: Vec<Spanned<Nic>>,
     #[serde(default)]
+    pub impair: Vec<Spanned<Impair>>,
+    #[serde(default)]
     pub control: Control,
     #[serde(default)]
     pub log: Log,
 }
+
+/// A rule: its keys are those of the command line, which knows them better than serde.
+pub(super) type Impair = BTreeMap<Spanned<String>, Spanned<Text>>;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]

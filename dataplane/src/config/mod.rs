@@ -8,6 +8,7 @@
 mod check;
 mod error;
 mod file;
+mod impair;
 mod nics;
 mod port;
 mod preset;
@@ -17,6 +18,8 @@ use std::path::{Path, PathBuf};
 
 use roceline_abi::control::MemoryPolicy;
 use roceline_engine::{AckPolicy, Retransmission};
+
+use crate::impair::{Spec, Wiring};
 
 pub(crate) use check::cpu_problem;
 pub use error::ConfigError;
@@ -32,6 +35,8 @@ pub struct Config {
     pub lcores: Vec<LcoreConfig>,
     /// The NICs, in the order of their indices.
     pub nics: Vec<NicConfig>,
+    /// Impairments to begin with, in the order of the file.
+    pub impair: Vec<Spec>,
     /// The control socket and who may use it.
     pub control: SocketConfig,
     /// Log filter, as `ROCELINE_LOG` would give it; `None` leaves the default.
@@ -147,10 +152,22 @@ impl Config {
         check::Checker::new(label, text, allowed_cpus()).check(raw)
     }
 
+    /// Who is joined to whom.
+    pub fn wiring(&self) -> Wiring {
+        wiring(&self.nics)
+    }
+
     /// A built-in configuration.
     pub fn preset(preset: Preset) -> Result<Config, ConfigError> {
         Config::parse(&format!("preset {preset}"), preset.text())
     }
+}
+
+fn wiring(nics: &[NicConfig]) -> Wiring {
+    Wiring::new(nics.iter().map(|nic| match &nic.port {
+        PortSpec::Fabric(link) => (nic.name.as_str(), Some(link.as_str())),
+        PortSpec::Vdev(_) | PortSpec::Pci(_) => (nic.name.as_str(), None),
+    }))
 }
 
 /// The CPUs that this process may run on, ascending.

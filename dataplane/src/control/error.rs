@@ -153,6 +153,8 @@ pub enum CommandError {
     Message(&'static str),
     #[error("the query is not understood: {0}")]
     Query(String),
+    #[error("{0}")]
+    Rule(String),
 }
 
 impl CommandError {
@@ -174,7 +176,7 @@ impl CommandError {
             }
             NotGlobal | GidIndex { .. } | DestinationGid(_) | GidFamily { .. } => libc::EINVAL,
             PathMtu { .. } | MtuNumber(_) | MemoryFd(_) | Message(_) | Query(_) => libc::EINVAL,
-            Memory(_) => libc::EINVAL,
+            Memory(_) | Rule(_) => libc::EINVAL,
             Space { .. } => libc::ENOSPC,
             UnknownExtended(_) | Unsupported(_) | QpType(_) => libc::EOPNOTSUPP,
             Quota { .. } | QueueMemory { .. } => libc::ENOMEM,
@@ -202,6 +204,8 @@ impl CommandError {
 #[allow(missing_docs)]
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
+    #[error("an [[impair]] of the configuration cannot be set up: {0}")]
+    Impair(CommandError),
     #[error("another daemon answers on {0}: stop it, or choose another socket with --socket")]
     InUse(PathBuf),
     #[error("{0} exists and is not a socket: remove it, or choose another with --socket")]

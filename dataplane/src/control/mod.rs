@@ -16,6 +16,7 @@
 pub mod client;
 mod context;
 mod error;
+pub mod impair;
 pub mod limits;
 mod program_memory;
 pub mod query;
@@ -40,6 +41,7 @@ pub use error::{CommandError, ControlError};
 pub use limits::DeviceLimits;
 pub use server::{Listener, Server};
 
+use crate::impair::{Spec, Wiring};
 use crate::lcore::message::Request;
 use crate::nic::{Neighbours, NicInfo};
 
@@ -61,6 +63,10 @@ pub struct ControlConfig {
     /// Users who may change what the daemon does (impairments) and see the packets of others (captures), besides root
     /// and the daemon's own user.
     pub operators: Vec<u32>,
+    /// Which NICs share a link.
+    pub wiring: Wiring,
+    /// Impairments to begin with.
+    pub impair: Vec<Spec>,
 }
 
 impl ControlConfig {
@@ -78,6 +84,8 @@ impl ControlConfig {
             limits: DeviceLimits::default(),
             allowed_users: None,
             operators: Vec::new(),
+            wiring: Wiring::default(),
+            impair: Vec::new(),
         }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! `{"query":"stat"}` gives a [`StatReply`], and so on: each [`Query`] names its reply.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use roceline_abi::PROTOCOL_VERSION;
 use roceline_engine::Counters;
@@ -12,12 +12,14 @@ use serde::{Deserialize, Serialize};
 
 use super::error::CommandError;
 use super::limits;
+use super::seqpacket::Peer;
 use super::server::Shared;
+use crate::impair::Spec;
 use crate::lcore::message::{Command, ContextId, Reply, Snapshot};
 use crate::nic::NicInfo;
 
-/// A question.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A question, or, for operators, an order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "query", rename_all = "lowercase")]
 pub enum Query {
     /// Do the lcores answer? -> [`ReadyReply`]
@@ -36,6 +38,35 @@ pub enum Query {
     Version,
     /// -> [`LcoresReply`]
     Lcores,
+    /// The rules and their counts. -> [`ImpairReply`](super::impair::ImpairReply)
+    Impair,
+    /// Adds a rule. -> [`AddedReply`](super::impair::AddedReply)
+    #[serde(rename = "impair-add")]
+    ImpairAdd {
+        /// Its keys and values.
+        rule: Spec,
+    },
+    /// Removes rules. -> [`RemovedReply`](super::impair::RemovedReply)
+    #[serde(rename = "impair-remove")]
+    ImpairRemove {
+        /// Numbers or names.
+        rules: Vec<String>,
+    },
+    /// Removes all rules. -> [`RemovedReply`](super::impair::RemovedReply)
+    #[serde(rename = "impair-clear")]
+    ImpairClear,
+}
+
+impl Query {
+    /// What only operators may do, as the end of "may not".
+    fn order(&self) -> Option<&'static str> {
+        match self {
+            Query::ImpairAdd { .. } | Query::ImpairRemove { .. } | Query::ImpairClear => {
+                Some("change impairments")
+            }
+            _ => None,
+        }
+    }
 }
 
 /// Answer to [`Query::Ready`]: the daemon serves its devices.
@@ -233,9 +264,15 @@ pub struct Lcore {
 }
 
 /// Answers a question with JSON text.
-pub(super) fn answer(shared: &Shared, payload: &[u8]) -> Result<Vec<u8>, CommandError> {
+pub(super) fn answer(shared: &Shared, peer: Peer, payload: &[u8]) -> Result<Vec<u8>, CommandError> {
     let query: Query =
         serde_json::from_slice(payload).map_err(|e| CommandError::Query(e.to_string()))?;
+    if let Some(what) = query.order().filter(|_| !shared.may_operate(peer.uid)) {
+        return Err(CommandError::NotOperator {
+            uid: peer.uid,
+            what,
+        });
+    }
     let nics = &shared.config.nics;
     match query {
         Query::Ready => {
@@ -278,6 +315,10 @@ pub(super) fn answer(shared: &Shared, payload: &[u8]) -> Result<Vec<u8>, Command
         Query::Lcores => json(&LcoresReply {
             lcores: lcores(&snapshots(shared)?),
         }),
+        Query::Impair => json(&shared.impairments.list(shared)?),
+        Query::ImpairAdd { rule } => json(&shared.impairments.add(shared, rule)?),
+        Query::ImpairRemove { rules } => json(&shared.impairments.remove(shared, &rules)?),
+        Query::ImpairClear => json(&shared.impairments.clear(shared)?),
     }
 }
 
@@ -287,13 +328,9 @@ fn json(reply: &impl Serialize) -> Result<Vec<u8>, CommandError> {
 
 /// What each lcore owns, by its number.
 fn snapshots(shared: &Shared) -> Result<Vec<(u32, Snapshot)>, CommandError> {
-    let mut asked = BTreeSet::new();
     let mut all = Vec::new();
-    for nic in 0..shared.config.nics.len() as u32 {
+    for nic in shared.first_nic_of_each_lcore() {
         let owner = shared.lcores.owner(nic);
-        if !asked.insert(owner) {
-            continue;
-        }
         match shared.ask(nic, ContextId(0), Command::Snapshot)? {
             Reply::Snapshot(snapshot) => all.push((owner, *snapshot)),
             other => return Err(CommandError::BadAnswer("Snapshot", format!("{other:?}"))),
@@ -476,6 +513,14 @@ mod tests {
             (Query::Stat, r#"{"query":"stat"}"#),
             (Query::Version, r#"{"query":"version"}"#),
             (Query::Lcores, r#"{"query":"lcores"}"#),
+            (Query::Impair, r#"{"query":"impair"}"#),
+            (Query::ImpairClear, r#"{"query":"impair-clear"}"#),
+            (
+                Query::ImpairRemove {
+                    rules: vec!["7".into()],
+                },
+                r#"{"query":"impair-remove","rules":["7"]}"#,
+            ),
         ] {
             assert_eq!(serde_json::to_string(&query).unwrap(), text);
             assert_eq!(serde_json::from_str::<Query>(text).unwrap(), query);

@@ -1,6 +1,6 @@
 //! The listening socket: one thread accepts, each connection gets a thread of its own.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -12,6 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::error::{CommandError, ControlError};
+use super::impair::Impairments;
 use super::seqpacket::{self, Peer};
 use super::{ControlConfig, LcorePort, SendError, session};
 use crate::lcore::message::{Command, ContextId, Reply, Request};
@@ -30,6 +31,8 @@ pub struct Shared {
     pub config: ControlConfig,
     /// The way to the lcores.
     pub lcores: Arc<dyn LcorePort>,
+    /// The rules that are in force.
+    pub impairments: Impairments,
     next_context: AtomicU64,
     sessions: Mutex<Sessions>,
     ended: Condvar,
@@ -61,6 +64,7 @@ impl Shared {
         Shared {
             config,
             lcores,
+            impairments: Impairments::default(),
             // 0 is no context: queries use it.
             next_context: AtomicU64::new(1),
             sessions: Mutex::default(),
@@ -110,6 +114,14 @@ impl Shared {
             // The lcore dropped the request: it has stopped.
             Err(RecvTimeoutError::Disconnected) => Err(SendError.into()),
         }
+    }
+
+    /// A NIC of each lcore, to ask each once.
+    pub fn first_nic_of_each_lcore(&self) -> Vec<u32> {
+        let mut asked = BTreeSet::new();
+        (0..self.config.nics.len() as u32)
+            .filter(|&nic| asked.insert(self.lcores.owner(nic)))
+            .collect()
     }
 
     fn sessions(&self) -> MutexGuard<'_, Sessions> {
@@ -216,6 +228,7 @@ fn name(command: &Command) -> &'static str {
         Command::QueryQp { .. } => "QueryQp",
         Command::DestroyQp { .. } => "DestroyQp",
         Command::Snapshot => "Snapshot",
+        Command::Impair(_) => "Impair",
     }
 }
 
@@ -309,6 +322,12 @@ impl Listener {
         // SAFETY: the descriptor is new and ours.
         let stop = unsafe { OwnedFd::from_raw_fd(stop) };
         let shared = Arc::new(Shared::new(config, lcores));
+        for rule in &shared.config.impair {
+            shared
+                .impairments
+                .add(&shared, rule.clone())
+                .map_err(ControlError::Impair)?;
+        }
         let thread = {
             let (shared, stop) = (shared.clone(), stop.try_clone());
             let stop = stop.map_err(failed("duplicating a descriptor for"))?;

@@ -118,7 +118,7 @@ impl Session<'_> {
                 })
             }
             Some(Kind::Query) => {
-                let payload = query::answer(self.shared, payload)?;
+                let payload = query::answer(self.shared, self.peer, payload)?;
                 Ok(Response {
                     payload,
                     ..Default::default()

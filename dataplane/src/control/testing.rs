@@ -19,7 +19,12 @@ use roceline_engine::wire::Gid;
 use super::seqpacket::{self, Peer};
 use super::server::{Shared, start_session};
 use super::{ControlConfig, LcorePort, SendError};
-use crate::lcore::message::{Command, ContextId, EventPipe, NewContext, Reply, Request, Snapshot};
+use roceline_engine::fabric::impair::Counts;
+
+use crate::impair::Place;
+use crate::lcore::message::{
+    Command, ContextId, EventPipe, ImpairCommand, NewContext, PlaceReport, Reply, Request, Snapshot,
+};
 use crate::nic::{GidEntry, Neighbours, NicInfo};
 
 /// A NIC `roceN` with 10.77.0.N+1 and fd77::N+1.
@@ -73,6 +78,8 @@ pub struct State {
     pub panic_at: Option<&'static str>,
     /// Answer to snapshots.
     pub snapshot: Snapshot,
+    /// Rules that impair packets, with their places.
+    pub rules: Vec<(Place, u32)>,
     last_handle: u32,
 }
 
@@ -179,7 +186,33 @@ impl State {
             | Command::SetReach { .. }
             | Command::RemoveChannel { .. } => Reply::Done,
             Command::Snapshot => Reply::Snapshot(Box::new(self.snapshot.clone())),
+            Command::Impair(command) => self.impair(command),
         }
+    }
+
+    fn impair(&mut self, command: ImpairCommand) -> Reply {
+        match command {
+            ImpairCommand::Add { place, rule } => self.rules.push((place, rule.id.0)),
+            ImpairCommand::Remove { place, id } => self.rules.retain(|rule| *rule != (place, id)),
+            ImpairCommand::Report => {
+                // A report for each rule; each has seen as many packets as its number says.
+                let report = |&(place, id): &(Place, u32)| PlaceReport {
+                    place,
+                    held: 0,
+                    overflow: 0,
+                    no_buffer: 0,
+                    rules: vec![(
+                        id,
+                        Counts {
+                            seen: id.into(),
+                            ..Counts::default()
+                        },
+                    )],
+                };
+                return Reply::Impair(self.rules.iter().map(report).collect());
+            }
+        }
+        Reply::Done
     }
 }
 

@@ -16,6 +16,7 @@ use super::context::{Channel, Context, ContextKey, Cq, Mr, Pd, Qp};
 use super::doorbell::Doorbells;
 use super::drain::drain;
 use super::events::EventWriter;
+use super::impair;
 use super::message::{Command, EventPipe, NewContext, QueueLoc, Reply, Request};
 use super::nic::{Nic, Shared};
 use super::queue::{CompletionQueue, RecvQueue, SendQueue};
@@ -44,6 +45,7 @@ pub fn serve(lcore: &mut Lcore, request: Request, now: Nanos) {
     let served = match command {
         Command::Open(new) => open(lcore, context, *new),
         Command::Snapshot => Ok(Reply::Snapshot(Box::new(snapshot(lcore)))),
+        Command::Impair(command) => impair::serve(lcore, command),
         command => match lcore.ids.get(&context).copied() {
             None => failed(libc::EIO, format!("context {} does not exist", context.0)),
             Some(key) => {
@@ -184,9 +186,11 @@ fn in_context(
                 asynchronous: written.saturating_sub(unread),
             })
         }
-        Command::Open(_) | Command::Close | Command::DeregMr { .. } | Command::Snapshot => {
-            failed(libc::EINVAL, "command out of place")
-        }
+        Command::Open(_)
+        | Command::Close
+        | Command::DeregMr { .. }
+        | Command::Snapshot
+        | Command::Impair(_) => failed(libc::EINVAL, "command out of place"),
     }
 }
 

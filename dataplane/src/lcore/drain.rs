@@ -371,14 +371,19 @@ pub fn finish(nic: &mut Nic, mut mbuf: Mbuf) {
     icrc::seal(frame, L3_OFFSET);
     let counters = nic.engine.counters_mut();
     let own = frame[..6] == nic.info.mac;
-    if own {
-        if nic.loopback.len() >= LOOPBACK_LIMIT {
+    // Rules between here and the port cost a NIC without rules no branch of their own.
+    if own | nic.impair.sending {
+        let (queue, limit) = match nic.impair.sending {
+            true => (&mut nic.impair.staged, TX_LIMIT),
+            false => (&mut nic.loopback, LOOPBACK_LIMIT),
+        };
+        if queue.len() >= limit {
             nic.counts.tx_queue_full += 1;
             return;
         }
         counters.rdma_tx_packets += 1;
         counters.rdma_tx_bytes += len as u64;
-        nic.loopback.push_back(mbuf);
+        queue.push_back(mbuf);
     } else {
         if nic.tx.len() >= TX_LIMIT {
             nic.counts.tx_queue_full += 1;

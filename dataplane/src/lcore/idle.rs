@@ -170,7 +170,7 @@ impl Lcore {
 fn sleep(lcore: &mut Lcore, now: Nanos) {
     let mut longest = LONGEST;
     for nic in &lcore.nics {
-        if !nic.tx.is_empty() || !nic.tx_burst.is_empty() || nic.more_due {
+        if !nic.tx.is_empty() || !nic.tx_burst.is_empty() || nic.more_due || nic.impair.has_work() {
             std::thread::yield_now();
             return;
         }
@@ -181,6 +181,9 @@ fn sleep(lcore: &mut Lcore, now: Nanos) {
             longest = longest.min(ERRORED);
         }
         if let Some(deadline) = nic.engine.next_deadline() {
+            longest = longest.min(deadline.saturating_sub(now));
+        }
+        if let Some(deadline) = nic.impair.next_deadline() {
             longest = longest.min(deadline.saturating_sub(now));
         }
     }

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
 use roceline_engine::Counters;
+use roceline_engine::fabric::impair::{Counts, Rule};
 use roceline_engine::memory::Access;
 use roceline_engine::verbs::{QpAttr, QpInit};
 use serde::Serialize;
 
+use crate::impair::Place;
 use crate::memory::{ContextFile, Reach};
 
 /// Names a context for the life of the daemon; never reused.
@@ -152,6 +154,44 @@ pub enum Command {
     },
     /// What is there, for the command line. No context needed. -> `Snapshot`
     Snapshot,
+    /// Rules that impair packets. No context needed. -> `Done`, or `Impair` for a report
+    Impair(ImpairCommand),
+}
+
+/// What to do about rules.
+#[derive(Debug)]
+pub enum ImpairCommand {
+    /// Put a rule behind those that the place has.
+    Add {
+        /// Where.
+        place: Place,
+        /// Its number and what it says.
+        rule: Box<Rule>,
+    },
+    /// Take it away. What it holds back goes on when its time has come.
+    Remove {
+        /// Where.
+        place: Place,
+        /// Its number.
+        id: u32,
+    },
+    /// Count what the rules did.
+    Report,
+}
+
+/// A place with its rules.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlaceReport {
+    /// Which.
+    pub place: Place,
+    /// Packets held back now.
+    pub held: u64,
+    /// Packets dropped since no more could be held back.
+    pub overflow: u64,
+    /// Copies not made for want of a packet buffer.
+    pub no_buffer: u64,
+    /// In the order in which packets meet them.
+    pub rules: Vec<(u32, Counts)>,
 }
 
 /// What comes back.
@@ -202,6 +242,8 @@ pub enum Reply {
     },
     /// What is there.
     Snapshot(Box<Snapshot>),
+    /// What the rules did.
+    Impair(Vec<PlaceReport>),
 }
 
 /// A command with its way back.

@@ -11,6 +11,7 @@ mod doorbell;
 mod drain;
 mod events;
 mod idle;
+mod impair;
 mod mailbox;
 pub mod message;
 mod nic;
@@ -127,6 +128,7 @@ impl Lcore {
                 now: Nanos::ZERO,
                 event_contexts: Vec::with_capacity(1024),
                 failed_cqs: Vec::with_capacity(64),
+                held: 0,
             },
             ids: HashMap::new(),
             keys: Vec::new(),

@@ -9,6 +9,7 @@ use roceline_engine::{Engine, EngineConfig, Nanos, Outputs, Side};
 use slab::Slab;
 
 use super::context::{Context, ContextKey, Cq, Mr, OpEnd, Pd, QpTable};
+use super::impair::NicImpair;
 use crate::nic::NicInfo;
 use crate::port::{Burst, Mbuf, Mempool, Port, RX_BURST};
 
@@ -53,6 +54,8 @@ pub struct Nic {
     pub errored_scan: Nanos,
     /// What happened to packets outside the transport.
     pub counts: NicCounts,
+    /// Rules that impair its packets.
+    pub impair: NicImpair,
 }
 
 /// Packets that the transport never saw or never sent.
@@ -95,6 +98,7 @@ impl Nic {
             more_due: false,
             errored_scan: Nanos::ZERO,
             counts: NicCounts::default(),
+            impair: NicImpair::default(),
         }
     }
 }
@@ -122,6 +126,8 @@ pub struct Shared {
     pub event_contexts: Vec<ContextKey>,
     /// QPs to fail since their CQ overflowed.
     pub failed_cqs: Vec<u32>,
+    /// Packets that impairments of all NICs hold back.
+    pub held: usize,
 }
 
 /// A payload that was placed at once.

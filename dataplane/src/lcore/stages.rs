@@ -8,6 +8,7 @@ use roceline_engine::{Nanos, Outcome};
 
 use super::context::{ContextKey, FETCH_HIGH, PLACE_LIMIT, Then, side_index};
 use super::drain::{drain, fail_overflowed, finish};
+use super::impair;
 use super::nic::{LOOPBACK_LIMIT, Nic, Shared, TX_HIGH};
 use crate::port::RX_BURST;
 
@@ -34,9 +35,13 @@ pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
             break;
         }
     }
+    let mut arrived = 0;
+    if nic.impair.receiving {
+        arrived = impair::receive(nic, shared, now);
+    }
     let count = nic.rx_burst.len();
     if count == 0 {
-        return 0;
+        return arrived;
     }
     // The whole burst is parsed and its ICRCs are checked before anything in it is believed.
     nic.rx_packets.clear();
@@ -275,6 +280,9 @@ pub fn transmit(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
         nic.engine.tx(RX_BURST, now, &mut shared.out);
         count += shared.out.tx.len();
         drain(nic, shared);
+    }
+    if nic.impair.sending {
+        count += impair::transmit(nic, shared, now);
     }
     loop {
         while nic.tx_burst.len() < RX_BURST {

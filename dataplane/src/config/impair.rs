@@ -1,0 +1,152 @@
+//! `[[impair]]`: rules to begin with. What a rule may say is the business of [`crate::impair`]; here errors get their line.
+
+use std::path::Path;
+
+use toml::Spanned;
+
+use super::check::Checker;
+use super::error::nearest;
+use super::file::{self, line_of};
+use super::{ConfigError, NicConfig, wiring};
+use crate::impair::{KEYS, Names, Spec, SpecError};
+
+impl Checker<'_> {
+    /// Checks all rules: each by itself, and against the NICs and links that there are.
+    pub(super) fn impair(
+        &self,
+        sections: Vec<Spanned<file::Impair>>,
+        nics: &[NicConfig],
+    ) -> Result<Vec<Spec>, ConfigError> {
+        let wiring = wiring(nics);
+        let mut names = Names::default();
+        let mut rules = Vec::new();
+        for section in sections {
+            let at = section.span().start;
+            let keys = section.into_inner();
+            let pairs = keys.iter().map(|(key, value)| {
+                let text = value.as_ref().clone();
+                (key.as_ref().clone(), text)
+            });
+            let mut rule = Spec::new(pairs);
+            // Files are named from where the configuration is.
+            let base = Path::new(self.label()).parent().unwrap_or(Path::new("."));
+            let checked = rule
+                .read_files(base)
+                .and_then(|()| rule.compile(0).map(drop))
+                .and_then(|()| wiring.places(&rule).map(drop))
+                .and_then(|()| names.take(&rule));
+            if let Err(error) = checked {
+                return Err(self.impair_error(error, &keys, at));
+            }
+            rules.push(rule);
+        }
+        Ok(rules)
+    }
+
+    fn impair_error(&self, error: SpecError, keys: &file::Impair, section: usize) -> ConfigError {
+        let at = |key: &str| keys.iter().find(|(name, _)| name.as_ref() == key);
+        let file = self.label().to_string();
+        let line = |at: usize| line_of(self.text(), at);
+        match error {
+            SpecError::Unknown { key } => ConfigError::Unknown {
+                file,
+                line: line(at(&key).map_or(section, |(name, _)| name.span().start)),
+                kind: "key",
+                nearest: nearest(&key, KEYS).map(String::from),
+                word: key,
+                known: KEYS.join(", "),
+            },
+            SpecError::Value {
+                key,
+                value,
+                problem,
+            } => ConfigError::Value {
+                file,
+                line: line(at(key).map_or(section, |(_, text)| text.span().start)),
+                key,
+                value,
+                problem,
+            },
+            SpecError::Whole(problem) => ConfigError::Value {
+                file,
+                line: line(section),
+                key: "[[impair]]",
+                value: "this section".into(),
+                problem,
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Config;
+
+    const NICS: &str =
+        "[[nic]]\nname = \"roce0\"\naddresses = [\"10.0.0.1/24\"]\nport = \"vdev:net_null0\"\n";
+
+    fn parse(rules: &str) -> Result<Config, String> {
+        Config::parse("f.toml", &format!("{NICS}{rules}")).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn rules_are_read() {
+        let config = parse(
+            "[[impair]]\nname = \"lossy\"\nnic = \"roce0\"\nside = \"tx\"\ndrop = true\nprobability = 0.01\n\
+             [[impair]]\nnic = \"roce0\"\nside = \"rx\"\nqpn = 0x11\nmark_ce = true\n",
+        )
+        .unwrap();
+        assert_eq!(config.impair.len(), 2);
+        assert_eq!(config.impair[1].get("qpn"), Some("17"));
+    }
+
+    #[test]
+    fn errors_name_line_key_value_and_remedy() {
+        let side = "nic = \"roce0\"\nside = \"tx\"\n";
+        for (rule, begins, contains) in [
+            (
+                format!("[[impair]]\n{side}dorp = true\n"),
+                "f.toml:8: unknown key `dorp`, did you mean `drop`?; known are ",
+                "probability",
+            ),
+            (
+                format!("[[impair]]\n{side}drop = true\nprobability = \"often\"\n"),
+                "f.toml:9: probability = \"often\": ",
+                "1%",
+            ),
+            (
+                format!("[[impair]]\n{side}delay = \"10\"\n"),
+                "f.toml:8: delay = \"10\": ",
+                "us",
+            ),
+            (
+                "[[impair]]\nnic = \"roce9\"\nside = \"tx\"\ndrop = true\n".into(),
+                "f.toml:6: nic = \"roce9\": ",
+                "roce0",
+            ),
+            (
+                format!("[[impair]]\n{side}"),
+                "f.toml:5: [[impair]] = this section: ",
+                "drop",
+            ),
+            (
+                format!(
+                    "[[impair]]\nname = \"a\"\n{side}drop = true\n[[impair]]\nname = \"a\"\n{side}drop = true\n"
+                ),
+                "f.toml:11: name = \"a\": ",
+                "another",
+            ),
+            (
+                format!("[[impair]]\n{side}delay = \"trace:/nonexistent\"\n"),
+                "f.toml:8: delay = \"trace:/nonexistent\": ",
+                "No such file",
+            ),
+        ] {
+            let error = parse(&rule).unwrap_err();
+            assert!(
+                error.starts_with(begins) && error.contains(contains),
+                "{rule}{error}"
+            );
+        }
+    }
+}

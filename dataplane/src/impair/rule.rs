@@ -1,0 +1,391 @@
+//! From keys to a rule: when it hits and what it does.
+
+use roceline_engine::fabric::impair::{Action, Chance, Corruption, RateLimit, Rule, RuleId, When};
+
+use super::spec::{Spec, SpecError};
+use super::{effects, units};
+
+/// All keys of a rule; the command line has an option for each.
+pub const KEYS: &[&str] = &[
+    "name",
+    "nic",
+    "side",
+    "link",
+    "from",
+    "class",
+    "opcode",
+    "qpn",
+    "psn",
+    "psn_modulo",
+    "message",
+    "ack_req",
+    "syndrome",
+    "dscp",
+    "ecn",
+    "priority",
+    "sport",
+    "length",
+    "probability",
+    "burst",
+    "skip",
+    "count",
+    "repeat",
+    "seed",
+    "drop",
+    "duplicate",
+    "reorder",
+    "delay",
+    "corrupt",
+    "reseal",
+    "truncate",
+    "mark_ce",
+    "rate",
+    "queue",
+    "allowance",
+    "observe",
+];
+
+/// Of which a rule has one.
+const ACTIONS: [&str; 9] = [
+    "drop",
+    "duplicate",
+    "reorder",
+    "delay",
+    "corrupt",
+    "truncate",
+    "mark_ce",
+    "rate",
+    "observe",
+];
+
+/// Two of the largest frames, so that a rate is met by packets of any size.
+const ALLOWANCE: u32 = 8 << 10;
+/// At 1 Gb/s two milliseconds.
+const QUEUE: u32 = 256 << 10;
+
+impl Spec {
+    /// Understands the keys. The rule gets the number `id`; without a name it is called `rule` and its number, and
+    /// without a seed the number is its seed, so that rules differ in what they hit.
+    ///
+    /// # Errors
+    /// When a key does not exist, a value is none, or they do not fit together.
+    pub fn compile(&self, id: u32) -> Result<Rule, SpecError> {
+        if let Some(key) = self.keys().find(|key| !KEYS.contains(key)) {
+            return Err(SpecError::Unknown { key: key.into() });
+        }
+        let rule = Rule {
+            id: RuleId(id),
+            name: self
+                .get("name")
+                .map_or_else(|| format!("rule{id}"), String::from),
+            matcher: self.matcher()?,
+            when: self.when()?,
+            action: self.action()?,
+            seed: self.parse("seed", units::number)?.unwrap_or(id.into()),
+        };
+        rule.check()
+            .map_err(|error| SpecError::Whole(error.to_string()))?;
+        Ok(rule)
+    }
+
+    fn when(&self) -> Result<When, SpecError> {
+        let small = |text: &str| units::number_to(text, u64::from(u32::MAX)).map(|n| n as u32);
+        let chance = match (self.get("probability"), self.get("burst")) {
+            (Some(_), Some(_)) => {
+                return Err(self.bad("burst", "a rule has a `probability` or a `burst`, not both"));
+            }
+            (Some(_), None) => self
+                .parse("probability", effects::probability)?
+                .map(Chance::Each),
+            (None, Some(_)) => self.parse("burst", effects::bursts)?.map(Chance::Bursts),
+            (None, None) => None,
+        };
+        let when = When {
+            skip: self.parse("skip", small)?.unwrap_or(0),
+            count: self.parse("count", |text| match small(text)? {
+                0 => Err("hits nothing: leave it out for no limit, or give at least 1".into()),
+                count => Ok(count),
+            })?,
+            repeat: self.flag("repeat")?,
+            chance: chance.unwrap_or(Chance::Always),
+        };
+        if when.repeat && when.count.is_none() {
+            return Err(self.bad("repeat", "starts over after `count` hits: give a `count`"));
+        }
+        Ok(when)
+    }
+
+    fn action(&self) -> Result<Action, SpecError> {
+        let mut given = Vec::new();
+        for key in ACTIONS {
+            let is_flag = matches!(key, "drop" | "mark_ce" | "observe");
+            let set = if is_flag {
+                self.flag(key)?
+            } else {
+                self.get(key).is_some()
+            };
+            given.extend(set.then_some(key));
+        }
+        let [action] = given[..] else {
+            let all = ACTIONS.join(", ");
+            return Err(SpecError::Whole(match given.as_slice() {
+                [] => format!("a rule has to do something: give it one of {all}"),
+                several => format!(
+                    "a rule does one thing, not {}: make a rule for each",
+                    several.join(" and ")
+                ),
+            }));
+        };
+        let goes_with = [
+            ("reseal", &["corrupt", "truncate"][..]),
+            ("queue", &["rate"]),
+            ("allowance", &["rate"]),
+        ];
+        for (key, actions) in goes_with {
+            if self.get(key).is_some() && !actions.contains(&action) {
+                return Err(self.bad(key, format!("goes with {}", actions.join(" or "))));
+            }
+        }
+        let reseal = self.flag("reseal")?;
+        let made = match action {
+            "drop" => Some(Action::Drop),
+            "mark_ce" => Some(Action::MarkCe),
+            "duplicate" => self
+                .parse(action, effects::copies)?
+                .map(|copies| Action::Duplicate { copies }),
+            "reorder" => self.parse(action, effects::reorder)?.map(Action::Reorder),
+            "delay" => self.parse(action, effects::delay)?.map(Action::Delay),
+            "corrupt" => self
+                .parse(action, effects::change)?
+                .map(|change| Action::Corrupt(Corruption { change, reseal })),
+            "truncate" => self
+                .parse(action, |text| units::number_to(text, 0xffff))?
+                .map(|len| Action::Truncate {
+                    len: len as u32,
+                    reseal,
+                }),
+            "rate" => self.rate()?,
+            _ => Some(Action::Count),
+        };
+        Ok(made.unwrap_or(Action::Count))
+    }
+
+    fn rate(&self) -> Result<Option<Action>, SpecError> {
+        let bytes = |text: &str| {
+            let bytes = units::bytes(text)?;
+            u32::try_from(bytes).map_err(|_| String::from("must be less than 4 GiB"))
+        };
+        let burst = self.parse("allowance", bytes)?.unwrap_or(ALLOWANCE);
+        let queue = self.parse("queue", |text| match text {
+            "0" => Ok(0),
+            text => bytes(text),
+        })?;
+        let rate = self.parse("rate", units::rate)?;
+        Ok(rate.map(|bits_per_sec| {
+            Action::Rate(RateLimit {
+                bits_per_sec,
+                burst,
+                queue: queue.unwrap_or(QUEUE),
+            })
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::impair::RuleArgs;
+    use crate::impair::effects::OVERTAKEN_WITHIN;
+    use roceline_engine::Nanos;
+    use roceline_engine::fabric::impair::{
+        Change, Delay, Field, FieldChange, Probability, Region, Reorder, Where,
+    };
+
+    fn rule(text: &str) -> Result<Rule, String> {
+        let spec: Spec = toml::from_str(text).unwrap();
+        spec.compile(1).map_err(|error| error.to_string())
+    }
+
+    fn action(text: &str) -> Action {
+        rule(text).unwrap().action
+    }
+
+    #[test]
+    fn every_option_of_the_command_line_is_a_key() {
+        use clap::Args as _;
+        let command = RuleArgs::augment_args(clap::Command::new("add"));
+        let mut options: Vec<&str> = command
+            .get_arguments()
+            .map(|arg| arg.get_id().as_str())
+            .collect();
+        options.retain(|option| !matches!(*option, "tx" | "rx"));
+        options.push("side");
+        options.sort_unstable();
+        let mut keys = KEYS.to_vec();
+        keys.sort_unstable();
+        assert_eq!(options, keys);
+    }
+
+    #[test]
+    fn when_a_rule_hits() {
+        assert_eq!(rule("drop = true").unwrap().when, When::default());
+        let when = rule("drop = true\nskip = 255\ncount = 1\nrepeat = true\nprobability = '50%'")
+            .unwrap()
+            .when;
+        assert_eq!((when.skip, when.count, when.repeat), (255, Some(1), true));
+        assert_eq!(when.chance, Chance::Each(Probability::ratio(1, 2)));
+        let when = rule("drop = true\nburst = 'p=25%, r=50%, bad=1/2'")
+            .unwrap()
+            .when;
+        let Chance::Bursts(model) = when.chance else {
+            panic!("{when:?}");
+        };
+        assert_eq!(model.good_to_bad, Probability::ratio(1, 4));
+        assert_eq!(model.hit_in_bad, Probability::ratio(1, 2));
+        assert_eq!(model.hit_in_good, Probability::NEVER);
+    }
+
+    #[test]
+    fn what_a_rule_does() {
+        let us = Nanos::from_micros;
+        assert_eq!(action("drop = true"), Action::Drop);
+        assert_eq!(action("observe = true"), Action::Count);
+        assert_eq!(action("mark_ce = true"), Action::MarkCe);
+        assert_eq!(action("duplicate = 2"), Action::Duplicate { copies: 2 });
+        let overtaken = |count, within| Action::Reorder(Reorder::Packets { count, within });
+        assert_eq!(action("reorder = 3"), overtaken(3, OVERTAKEN_WITHIN));
+        assert_eq!(action("reorder = '3, 2us'"), overtaken(3, us(2)));
+        assert_eq!(
+            action("reorder = '20us'"),
+            Action::Reorder(Reorder::Delay(Delay::Constant(us(20))))
+        );
+        let delayed = |text: &str| match action(&format!("delay = '{text}'")) {
+            Action::Delay(delay) => delay,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(delayed("20us"), Delay::Constant(us(20)));
+        assert_eq!(
+            delayed("10us..50us"),
+            Delay::Uniform {
+                min: us(10),
+                max: us(50)
+            }
+        );
+        assert_eq!(
+            delayed("normal:50us, 10us"),
+            Delay::Normal {
+                mean: us(50),
+                std_dev: us(10)
+            }
+        );
+        let tail = Delay::Pareto {
+            min: us(10),
+            shape_milli: 1500,
+            max: us(10_000),
+        };
+        assert_eq!(delayed("pareto:10us,1.5,10ms"), tail);
+        assert_eq!(delayed("pareto:10us,1.5"), tail);
+        assert_eq!(
+            delayed("list:1us,2000"),
+            Delay::Trace(vec![us(1), us(2)].into())
+        );
+        assert_eq!(
+            action("truncate = 60\nreseal = true"),
+            Action::Truncate {
+                len: 60,
+                reseal: true
+            }
+        );
+        assert_eq!(
+            action("rate = '1Gb/s'\nqueue = '64KiB'\nallowance = 9000"),
+            Action::Rate(RateLimit {
+                bits_per_sec: 1_000_000_000,
+                burst: 9000,
+                queue: 65536
+            })
+        );
+    }
+
+    #[test]
+    fn what_is_corrupted() {
+        let changed = |text: &str| match action(&format!("corrupt = '{text}'")) {
+            Action::Corrupt(corruption) => corruption.change,
+            other => panic!("{other:?}"),
+        };
+        let at = |region, offset| Where { region, offset };
+        assert_eq!(changed("icrc"), Change::Icrc);
+        assert_eq!(changed("bit"), Change::Bit(at(Region::Transport, None)));
+        assert_eq!(
+            changed("payload.byte:7"),
+            Change::Byte(at(Region::Payload, Some(7)))
+        );
+        assert_eq!(
+            changed("frame.bit:112"),
+            Change::Bit(at(Region::Frame, Some(112)))
+        );
+        assert_eq!(
+            changed("psn"),
+            Change::Field(Field::Psn, FieldChange::Random)
+        );
+        assert_eq!(
+            changed("psn+1"),
+            Change::Field(Field::Psn, FieldChange::Add(1))
+        );
+        assert_eq!(
+            changed("dest-qpn=0x12"),
+            Change::Field(Field::DestQpn, FieldChange::Set(18))
+        );
+        assert_eq!(
+            changed("opcode^0x01"),
+            Change::Field(Field::Opcode, FieldChange::Flip(1))
+        );
+    }
+
+    #[test]
+    fn what_is_no_rule_is_said_with_the_remedy() {
+        for (text, said) in [
+            ("qpn = 1", "give it one of drop, duplicate"),
+            (
+                "drop = true\nmark_ce = true",
+                "one thing, not drop and mark_ce",
+            ),
+            ("drop = false", "has to do something"),
+            ("dorp = true", "unknown key `dorp`"),
+            (
+                "drop = true\nprobability = '2'",
+                "probability = \"2\": must be a probability",
+            ),
+            (
+                "drop = true\nprobability = 1\nburst = 'p=1,r=1'",
+                "not both",
+            ),
+            ("drop = true\nburst = 'p=1%'", "p=…,r=…"),
+            ("drop = true\nburst = 'p=1%,r=1%,p=2%'", "p=…,r=…"),
+            ("drop = true\ncount = 0", "at least 1"),
+            ("drop = true\nrepeat = true", "give a `count`"),
+            (
+                "drop = true\nreseal = true",
+                "goes with corrupt or truncate",
+            ),
+            ("drop = true\nqueue = 1", "goes with rate"),
+            ("duplicate = 0", "from 1 to"),
+            ("reorder = 0", "at least 1"),
+            ("reorder = 'soon'", "a number of packets"),
+            ("delay = 10", "must be a time (20us)"),
+            ("delay = '50us..10us'", "empty range"),
+            ("delay = 'normal:50us'", "normal:MEAN"),
+            ("delay = 'pareto:10us,0'", "pareto:LEAST"),
+            ("delay = 'pareto:0us,1'", "above 0"),
+            ("delay = 'list:'", "delay = \"list:\""),
+            ("corrupt = 'header.bit'", "frame, packet"),
+            ("corrupt = 'pnn'", "psn"),
+            ("corrupt = 'psn=x'", "whole number"),
+            ("corrupt = 'icrc'\nreseal = true", "flip"),
+            ("rate = '1'", "with its unit"),
+            ("seed = -1\ndrop = true", "seed = \"-1\""),
+        ] {
+            let error = rule(text).unwrap_err();
+            assert!(error.contains(said), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Values as people write them, with their units: `10us`, `1Gb/s`, `100..200`, `0x11`. Each function gives an integer
+//! that means the same on every machine, or a sentence that says what would be right.
+
+use roceline_engine::Nanos;
+
+/// The sentence that says what would be right.
+pub type Problem = String;
+
+/// A whole number, decimal or `0x` hexadecimal.
+pub fn number(text: &str) -> Result<u64, Problem> {
+    let parsed = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    };
+    parsed.ok_or_else(|| "must be a whole number, such as 17 or 0x11".into())
+}
+
+/// A whole number of at most `most`.
+pub fn number_to(text: &str, most: u64) -> Result<u64, Problem> {
+    let number = number(text)?;
+    if number > most {
+        return Err(format!("must be from 0 to {most}"));
+    }
+    Ok(number)
+}
+
+/// `17`, or `17..20`, which includes both ends; each at most `most`. The first may be the greater one: what that means
+/// is up to the caller.
+pub fn range(text: &str, most: u64) -> Result<(u64, u64), Problem> {
+    let (first, last) = text.split_once("..").unwrap_or((text, text));
+    let end = |text: &str| number_to(text.trim(), most);
+    match (end(first), end(last)) {
+        (Ok(first), Ok(last)) => Ok((first, last)),
+        _ => Err(format!(
+            "must be a number or a range such as 17..20 (both ends included), from 0 to {most}"
+        )),
+    }
+}
+
+/// As [`range`], but the first end is the smaller one.
+pub fn ascending(text: &str, most: u64) -> Result<(u64, u64), Problem> {
+    let (first, last) = range(text, most)?;
+    if first > last {
+        return Err(format!("is an empty range: write {last}..{first}"));
+    }
+    Ok((first, last))
+}
+
+/// `MODULUS:REMAINDER`, or `MODULUS` alone for remainder 0.
+pub fn modulo(text: &str) -> Result<(u32, u32), Problem> {
+    let (modulus, remainder) = text.split_once(':').unwrap_or((text, "0"));
+    let part = |text: &str| number_to(text, 0x00ff_ffff).map(|n| n as u32);
+    match (part(modulus), part(remainder)) {
+        (Ok(modulus), Ok(remainder)) if remainder < modulus => Ok((modulus, remainder)),
+        _ => Err(
+            "must be MODULUS:REMAINDER with a remainder below the modulus, such as 100:7".into(),
+        ),
+    }
+}
+
+/// A decimal number without sign and exponent as an integer number of `10^-digits`: `1.5` with 3 digits is 1500.
+fn decimal(text: &str, digits: usize) -> Option<u64> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let plain = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
+    if whole.is_empty() && fraction.is_empty() || !plain(whole) || !plain(fraction) {
+        return None;
+    }
+    if fraction.len() > digits && fraction[digits..].bytes().any(|b| b != b'0') {
+        return None;
+    }
+    let kept = &fraction[..fraction.len().min(digits)];
+    let scale = 10u64.checked_pow(u32::try_from(digits).ok()?)?;
+    let whole: u64 = if whole.is_empty() {
+        0
+    } else {
+        whole.parse().ok()?
+    };
+    let part: u64 = if kept.is_empty() {
+        0
+    } else {
+        kept.parse().ok()?
+    };
+    let part = part * 10u64.pow((digits - kept.len()) as u32);
+    whole.checked_mul(scale)?.checked_add(part)
+}
+
+/// The number in front of a unit, and the unit.
+fn split_unit(text: &str) -> (&str, &str) {
+    let end = text
+        .find(|c: char| !(c.is_ascii_digit() || c == '.'))
+        .unwrap_or(text.len());
+    (&text[..end], text[end..].trim_start())
+}
+
+/// The longest time that a rule may name.
+pub const LONGEST: Nanos = Nanos(60_000_000_000);
+
+/// A time with its unit: `250ns`, `10us`, `1.5ms`, `2s`. 60 s at most.
+pub fn time(text: &str) -> Result<Nanos, Problem> {
+    let (number, unit) = split_unit(text);
+    // Digits behind the point are worth a nanosecond at least.
+    let digits = match unit {
+        "ns" => 0,
+        "us" | "µs" | "μs" => 3,
+        "ms" => 6,
+        "s" => 9,
+        _ => {
+            return Err("must be a time with its unit, such as 250ns, 10us, 1.5ms or 2s".into());
+        }
+    };
+    match decimal(number, digits).map(Nanos) {
+        Some(time) if time <= LONGEST => Ok(time),
+        Some(_) => Err("is too long: 60s at most".into()),
+        None => Err("must be a time in whole nanoseconds, such as 250ns, 10us or 1.5ms".into()),
+    }
+}
+
+/// A decimal number in thousandths: `1.5` is 1500.
+pub fn thousandths(text: &str) -> Option<u64> {
+    decimal(text, 3)
+}
+
+/// The highest rate that a rule may name.
+const FASTEST: u64 = 1_000_000_000_000;
+
+/// A rate in bits per second: `800b/s`, `100Mb/s`, `1.5Gb/s`, also `…bit` as tc(8) writes them.
+pub fn rate(text: &str) -> Result<u64, Problem> {
+    let (number, unit) = split_unit(text);
+    let prefix = unit
+        .strip_suffix("b/s")
+        .or_else(|| unit.strip_suffix("bps"))
+        .or_else(|| unit.strip_suffix("bit"));
+    let digits = match prefix.map(str::to_ascii_lowercase).as_deref() {
+        Some("") => 0,
+        Some("k") => 3,
+        Some("m") => 6,
+        Some("g") => 9,
+        Some("t") => 12,
+        _ => {
+            return Err("must be a rate with its unit, such as 800kb/s, 100Mb/s or 1.5Gb/s".into());
+        }
+    };
+    match decimal(number, digits) {
+        Some(rate) if (1_000..=FASTEST).contains(&rate) => Ok(rate),
+        _ => Err("must be a rate from 1kb/s to 1Tb/s, such as 100Mb/s or 1.5Gb/s".into()),
+    }
+}
+
+/// A number of bytes: `65536`, `64KiB`, `1MiB`.
+pub fn bytes(text: &str) -> Result<u64, Problem> {
+    let (digits, unit) = split_unit(text);
+    let factor = match unit {
+        "" | "B" => 1,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        _ => 0,
+    };
+    decimal(digits, 0)
+        .and_then(|n| n.checked_mul(factor))
+        .filter(|&n| n > 0)
+        .ok_or_else(|| "must be a number of bytes, such as 65536, 64KiB or 1MiB".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units_and_are_whole_nanoseconds() {
+        for (text, nanos) in [
+            ("0ns", 0),
+            ("250ns", 250),
+            ("10us", 10_000),
+            ("10 us", 10_000),
+            ("1.5ms", 1_500_000),
+            ("1.000001ms", 1_000_001),
+            ("0.5us", 500),
+            (".5us", 500),
+            ("60s", 60_000_000_000),
+        ] {
+            assert_eq!(time(text), Ok(Nanos(nanos)), "{text}");
+        }
+        for text in [
+            "",
+            "10",
+            "us",
+            "1.5ns",
+            "-1us",
+            "61s",
+            "10 m",
+            "1e3us",
+            "1..2us",
+            "99999999999999999999s",
+        ] {
+            assert!(time(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn rates_and_bytes() {
+        assert_eq!(rate("1Gb/s"), Ok(1_000_000_000));
+        assert_eq!(rate("1.5gbit"), Ok(1_500_000_000));
+        assert_eq!(rate("100 Mbps"), Ok(100_000_000));
+        assert_eq!(rate("800000b/s"), Ok(800_000));
+        for text in ["1G", "1GB/s", "0Gb/s", "2Tb/s", "fast", "1"] {
+            assert!(rate(text).is_err(), "{text}");
+        }
+        assert_eq!(thousandths("1.5"), Some(1500));
+        assert_eq!(thousandths("1.5001"), None);
+        assert_eq!(bytes("64KiB"), Ok(65536));
+        assert_eq!(bytes("100"), Ok(100));
+        assert!(bytes("64KB").is_err() && bytes("0").is_err());
+    }
+
+    #[test]
+    fn ranges_include_their_ends() {
+        assert_eq!(number("0x11"), Ok(17));
+        assert_eq!(range("17", 100), Ok((17, 17)));
+        assert_eq!(range("0x10..32", 100), Ok((16, 32)));
+        assert_eq!(range("90..10", 100), Ok((90, 10)));
+        assert!(ascending("90..10", 100).unwrap_err().contains("10..90"));
+        assert!(range("1..101", 100).is_err() && range("a", 9).is_err() && range("..", 9).is_err());
+        assert_eq!(modulo("100:7"), Ok((100, 7)));
+        assert_eq!(modulo("100"), Ok((100, 0)));
+        assert!(modulo("7:7").is_err() && modulo("0").is_err() && modulo("x:1").is_err());
+    }
+}

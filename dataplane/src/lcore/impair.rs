@@ -1,0 +1,378 @@
+//! Rules that impair packets, at the places of a NIC where packets pass: what it sends, what of that enters its link, and
+//! what it receives.
+//!
+//! A NIC without rules has two flags that are false, and pays a branch for each burst. With rules, finished packets
+//! wait in [`NicImpair::staged`] until the transmit stage takes them through the rules to the port's queue or to the
+//! NIC itself; received ones pass the rules between the port and the parser. What rules hold back waits in a
+//! [`Line`] of the place; all lines of an lcore together hold no more than half of the packet buffers.
+//!
+//! Places are made and taken down between bursts, by messages; only that allocates.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+
+use roceline_engine::Nanos;
+use roceline_engine::fabric::impair::{
+    Direction, Line, PacketView, Pushed, Rule, RuleId, RuleSet, Verdict,
+};
+
+use super::Lcore;
+use super::message::{ImpairCommand, PlaceReport, Reply};
+use super::nic::{LOOPBACK_LIMIT, Nic, Shared, TX_LIMIT};
+use crate::impair::{Place, Point};
+use crate::port::{Mbuf, Mempool, RX_BURST};
+
+/// Packets that one place may hold back.
+const LINE_CAPACITY: usize = 2048;
+/// Received packets, with their copies, that may wait for the parser.
+const READY_LIMIT: usize = 1024;
+
+/// The places of one NIC.
+#[derive(Default)]
+pub struct NicImpair {
+    /// What the NIC sends, or what enters its link, has rules.
+    pub sending: bool,
+    /// What it receives has rules.
+    pub receiving: bool,
+    /// Finished packets in front of the rules, in their order.
+    pub staged: VecDeque<Mbuf>,
+    tx: Option<Box<Station>>,
+    link: Option<Box<Station>>,
+    rx: Option<Box<Station>>,
+    /// Received packets behind the rules.
+    ready: VecDeque<Mbuf>,
+}
+
+/// A place with rules.
+struct Station {
+    direction: Direction,
+    rules: RuleSet,
+    line: Line<Mbuf>,
+    overflow: u64,
+    no_buffer: u64,
+}
+
+/// What packets that are held back, and copies, may take of the lcore's buffers.
+struct Budget<'a> {
+    pool: &'a Mempool,
+    /// Packets that may still be held back.
+    left: Cell<usize>,
+}
+
+impl Budget<'_> {
+    fn of(shared: &Shared) -> Budget<'_> {
+        let most = shared.pool.config().count as usize / 2;
+        Budget {
+            pool: &shared.pool,
+            left: Cell::new(most.saturating_sub(shared.held)),
+        }
+    }
+}
+
+impl Station {
+    fn new(direction: Direction) -> Box<Station> {
+        Box::new(Station {
+            direction,
+            rules: RuleSet::new(),
+            line: Line::new(LINE_CAPACITY),
+            overflow: 0,
+            no_buffer: 0,
+        })
+    }
+
+    /// Passes a packet through the rules; what goes on now, it and its copies, goes to `next`.
+    fn pass(
+        &mut self,
+        mut mbuf: Mbuf,
+        now: Nanos,
+        budget: &Budget<'_>,
+        next: &mut impl FnMut(Mbuf),
+    ) {
+        let view = PacketView::parse(self.direction, mbuf.data());
+        let verdict = self.rules.offer(&view, now);
+        if verdict.drop {
+            return;
+        }
+        if verdict.changes() {
+            let len = verdict.apply(mbuf.data_mut());
+            // Changes never make a frame longer, so this is always done.
+            let _ = mbuf.set_len(len);
+        }
+        let late = verdict.hold.is_some() || verdict.delay > Nanos::ZERO;
+        for _ in 0..verdict.copies {
+            let Some(copy) = copy(&mbuf, budget.pool) else {
+                self.no_buffer += 1;
+                break;
+            };
+            // The copies are alike, so it does not matter which of them is the first.
+            self.push(copy, &verdict, late, now, budget, next);
+        }
+        self.push(mbuf, &verdict, late, now, budget, next);
+    }
+
+    fn push(
+        &mut self,
+        mbuf: Mbuf,
+        verdict: &Verdict,
+        late: bool,
+        now: Nanos,
+        budget: &Budget<'_>,
+        next: &mut impl FnMut(Mbuf),
+    ) {
+        if late && budget.left.get() == 0 {
+            self.overflow += 1;
+            return;
+        }
+        match self.line.push(mbuf, verdict, now) {
+            Pushed::Pass(mbuf) => next(mbuf),
+            Pushed::Kept => budget.left.set(budget.left.get().saturating_sub(1)),
+            Pushed::Full(mbuf) => {
+                self.overflow += 1;
+                drop(mbuf);
+            }
+        }
+        // Those that waited for this one to pass go right behind it.
+        self.release(now, next);
+    }
+
+    /// Lets go what has waited long enough; everything, once there are no rules any more.
+    fn release(&mut self, now: Nanos, next: &mut impl FnMut(Mbuf)) {
+        let now = match self.rules.is_empty() {
+            true => Nanos(u64::MAX),
+            false => now,
+        };
+        while let Some(mbuf) = self.line.release(now) {
+            next(mbuf);
+        }
+    }
+
+    fn report(&self, place: Place) -> PlaceReport {
+        PlaceReport {
+            place,
+            held: self.line.len() as u64,
+            overflow: self.overflow,
+            no_buffer: self.no_buffer,
+            rules: self
+                .rules
+                .rules()
+                .map(|(rule, counts)| (rule.id.0, *counts))
+                .collect(),
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.rules.is_empty() && self.line.is_empty()
+    }
+}
+
+/// Another packet of the same bytes.
+fn copy(mbuf: &Mbuf, pool: &Mempool) -> Option<Mbuf> {
+    let mut copy = pool.alloc()?;
+    copy.set_len(mbuf.len())?.copy_from_slice(mbuf.data());
+    Some(copy)
+}
+
+impl NicImpair {
+    fn slot(&mut self, point: Point) -> &mut Option<Box<Station>> {
+        match point {
+            Point::Tx => &mut self.tx,
+            Point::Link => &mut self.link,
+            Point::Rx => &mut self.rx,
+        }
+    }
+
+    fn stations(&self) -> impl Iterator<Item = (Point, &Station)> {
+        let all = [
+            (Point::Tx, &self.tx),
+            (Point::Link, &self.link),
+            (Point::Rx, &self.rx),
+        ];
+        all.into_iter()
+            .filter_map(|(point, slot)| slot.as_deref().map(|station| (point, station)))
+    }
+
+    /// Packets that rules hold back.
+    fn held(&self) -> usize {
+        self.stations().map(|(_, station)| station.line.len()).sum()
+    }
+
+    /// When a packet that is held back goes on.
+    pub fn next_deadline(&self) -> Option<Nanos> {
+        self.stations()
+            .filter_map(|(_, station)| station.line.next_deadline())
+            .min()
+    }
+
+    /// Whether packets wait for the next poll.
+    pub fn has_work(&self) -> bool {
+        !self.staged.is_empty() || !self.ready.is_empty()
+    }
+
+    /// Takes down what is no longer used, and sees which paths have rules.
+    fn settle(&mut self) {
+        for point in [Point::Tx, Point::Link, Point::Rx] {
+            let slot = self.slot(point);
+            if slot.as_ref().is_some_and(|station| station.is_idle()) {
+                *slot = None;
+            }
+        }
+        self.sending = self.tx.is_some() || self.link.is_some() || !self.staged.is_empty();
+        self.receiving = self.rx.is_some() || !self.ready.is_empty();
+    }
+
+    fn add(&mut self, point: Point, rule: Rule) -> Result<(), (i32, String)> {
+        let direction = match point {
+            Point::Tx | Point::Link => Direction::Tx,
+            Point::Rx => Direction::Rx,
+        };
+        let slot = self.slot(point);
+        let station = slot.get_or_insert_with(|| Station::new(direction));
+        let added = station
+            .rules
+            .add(rule)
+            .map_err(|error| (libc::EINVAL, error.to_string()));
+        // Whatever the loop needs from now on.
+        match point {
+            Point::Tx | Point::Link => self.staged.reserve(TX_LIMIT + RX_BURST),
+            Point::Rx => self.ready.reserve(READY_LIMIT),
+        }
+        self.settle();
+        added
+    }
+}
+
+/// Takes finished packets through the rules to the port's queue, or back to the NIC itself. Gives the number of packets
+/// that came or went.
+pub fn transmit(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
+    let held = nic.impair.held();
+    let budget = Budget::of(shared);
+    let Nic {
+        info,
+        impair,
+        loopback,
+        tx: queue,
+        ..
+    } = nic;
+    let NicImpair {
+        staged, tx, link, ..
+    } = impair;
+    let mut count = staged.len();
+    let lost = Cell::new(0);
+    let passed = Cell::new(0);
+    let put = |queue: &mut VecDeque<Mbuf>, limit: usize, mbuf: Mbuf| match queue.len() < limit {
+        true => {
+            passed.set(passed.get() + 1);
+            queue.push_back(mbuf);
+        }
+        false => lost.set(lost.get() + 1),
+    };
+    let mut to_port = |mbuf: Mbuf| put(queue, TX_LIMIT, mbuf);
+    if let Some(link) = link {
+        link.release(now, &mut to_port);
+    }
+    let mut out = |mbuf: Mbuf| {
+        if mbuf.data().get(..6) == Some(&info.mac[..]) {
+            put(loopback, LOOPBACK_LIMIT, mbuf);
+            return;
+        }
+        match link {
+            Some(link) => link.pass(mbuf, now, &budget, &mut to_port),
+            None => to_port(mbuf),
+        }
+    };
+    match tx {
+        Some(tx) => {
+            tx.release(now, &mut out);
+            for mbuf in staged.drain(..) {
+                tx.pass(mbuf, now, &budget, &mut out);
+            }
+        }
+        None => staged.drain(..).for_each(out),
+    }
+    count += passed.get();
+    nic.counts.tx_queue_full += lost.get();
+    settle(nic, shared, held);
+    count
+}
+
+/// Takes a received burst through the rules; what may be parsed now is in the burst afterwards. Gives the number of packets
+/// that had come.
+pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
+    let held = nic.impair.held();
+    let budget = Budget::of(shared);
+    let Nic {
+        impair, rx_burst, ..
+    } = nic;
+    let NicImpair { rx, ready, .. } = impair;
+    let arrived = rx_burst.len();
+    let mut lost = 0;
+    let mut to_parser = |mbuf: Mbuf| match ready.len() < READY_LIMIT {
+        true => ready.push_back(mbuf),
+        false => lost += 1,
+    };
+    match rx {
+        Some(rx) => {
+            rx.release(now, &mut to_parser);
+            for mbuf in rx_burst.drain() {
+                rx.pass(mbuf, now, &budget, &mut to_parser);
+            }
+        }
+        None => rx_burst.drain().for_each(to_parser),
+    }
+    if let Some(rx) = rx {
+        rx.overflow += lost;
+    }
+    while rx_burst.len() < RX_BURST {
+        let Some(mbuf) = ready.pop_front() else {
+            break;
+        };
+        if let Err(mbuf) = rx_burst.push(mbuf) {
+            ready.push_front(mbuf);
+            break;
+        }
+    }
+    settle(nic, shared, held);
+    arrived
+}
+
+/// Accounts for what is held now instead of `held`, and takes down places that have nothing left.
+fn settle(nic: &mut Nic, shared: &mut Shared, held: usize) {
+    let impair = &mut nic.impair;
+    shared.held = (shared.held + impair.held()).saturating_sub(held);
+    if impair.stations().any(|(_, station)| station.is_idle()) || impair.rx.is_none() {
+        impair.settle();
+    }
+}
+
+/// Serves a message about rules.
+pub fn serve(lcore: &mut Lcore, command: ImpairCommand) -> Result<Reply, (i32, String)> {
+    match command {
+        ImpairCommand::Add { place, rule } => {
+            let impair = of_place(lcore, place)?;
+            impair.add(place.point, *rule)?;
+            Ok(Reply::Done)
+        }
+        ImpairCommand::Remove { place, id } => {
+            let impair = of_place(lcore, place)?;
+            if let Some(station) = impair.slot(place.point) {
+                station.rules.remove(RuleId(id));
+            }
+            // What it holds goes on, and the place goes, in the next poll.
+            Ok(Reply::Done)
+        }
+        ImpairCommand::Report => Ok(Reply::Impair(
+            (0..)
+                .zip(&lcore.nics)
+                .flat_map(|(nic, n)| n.impair.stations().map(move |s| (nic, s)))
+                .map(|(nic, (point, station))| station.report(Place { nic, point }))
+                .collect(),
+        )),
+    }
+}
+
+fn of_place(lcore: &mut Lcore, place: Place) -> Result<&mut NicImpair, (i32, String)> {
+    match lcore.nics.get_mut(place.nic as usize) {
+        Some(nic) => Ok(&mut nic.impair),
+        None => Err((libc::ENODEV, format!("NIC {} does not exist", place.nic))),
+    }
+}
