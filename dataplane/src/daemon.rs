@@ -6,18 +6,16 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use roceline_engine::EngineConfig;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::config::{Config, Hugepages, Idle, PortSpec};
+use crate::control::counter_files::CounterFiles;
 use crate::control::tree::Tree;
-use crate::control::{ControlConfig, ControlError, DeviceLimits, LcorePort, Server};
-use crate::lcore::message::{Command, ContextId, Reply, Request};
+use crate::control::{ControlConfig, ControlError, DeviceLimits, Server};
 use crate::lcore::{IdlePolicy, Lcore, LcoreConfig, Mailbox, NicConfig};
 use crate::memory::helper::LcoreWake;
 use crate::nic::NicInfo;
@@ -156,7 +154,7 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), DaemonError> {
         source,
     })?;
     let counters =
-        CounterFiles::start(tree, Arc::clone(&infos), Arc::clone(&mailbox)).map_err(|source| {
+        CounterFiles::start(tree, Arc::clone(&infos), mailbox.clone()).map_err(|source| {
             DaemonError::System {
                 what: "counter thread",
                 source,
@@ -223,60 +221,6 @@ impl Drop for StartWatch {
             // It does nothing that could fail.
             let _ = thread.join();
         }
-    }
-}
-
-/// How often the counter files of the device tree are written.
-const COUNTER_PERIOD: Duration = Duration::from_secs(1);
-
-/// The device tree, with a thread that keeps its counter files true. Dropping it ends both.
-struct CounterFiles {
-    stop: Option<SyncSender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl CounterFiles {
-    fn start(tree: Tree, infos: Arc<[NicInfo]>, lcore: Arc<Mailbox>) -> io::Result<CounterFiles> {
-        let (stop, stopped) = sync_channel(0);
-        let thread = thread::Builder::new().name("counters".into()).spawn(move || {
-            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(COUNTER_PERIOD) {
-                if let Err(error) = write_counters(&tree, &infos, &lcore) {
-                    tracing::warn!(%error, "cannot write counter files; they keep their old values");
-                }
-            }
-        })?;
-        Ok(CounterFiles {
-            stop: Some(stop),
-            thread: Some(thread),
-        })
-    }
-}
-
-impl Drop for CounterFiles {
-    fn drop(&mut self) {
-        self.stop = None;
-        if let Some(thread) = self.thread.take() {
-            // Its panic would have been logged; there is nothing left to do about it here.
-            let _ = thread.join();
-        }
-    }
-}
-
-fn write_counters(tree: &Tree, infos: &[NicInfo], lcore: &Mailbox) -> io::Result<()> {
-    let (reply, answer) = sync_channel(1);
-    let request = Request {
-        context: ContextId(0),
-        command: Command::Snapshot,
-        reply,
-    };
-    lcore.send(0, request).map_err(io::Error::other)?;
-    match answer.recv_timeout(COUNTER_PERIOD) {
-        Ok(Reply::Snapshot(snapshot)) => infos
-            .iter()
-            .zip(&snapshot.nics)
-            .try_for_each(|(info, nic)| tree.update_counters(&info.name, &nic.counters)),
-        // The loop is busy or gone; the next second will tell.
-        _ => Ok(()),
     }
 }
 

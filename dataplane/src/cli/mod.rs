@@ -94,6 +94,8 @@ enum CliError {
     Rule(#[from] SpecError),
     #[error(transparent)]
     Wait(#[from] wait::NotReady),
+    #[error("no queue pair has the number {0:#08x}: `roceline show qps` lists those that exist")]
+    NoQp(u32),
     #[error("stdout: {0}")]
     Output(#[from] io::Error),
     #[error("{0} of the checks failed; each says how to mend it")]

@@ -7,21 +7,26 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
+use roceline_engine::Counters;
+use serde_json::{Value, json};
 
 use super::CliError;
 use super::show::{decode, write_json};
 use super::table::Table;
 use crate::control::client::Client;
-use crate::control::query::{DeviceStat, Query, StatReply};
+use crate::control::counters;
+use crate::control::query::{DeviceStat, Qp, QpsReply, Query, StatReply};
 
 const EXAMPLES: &str = "\
 Examples:
   roceline stat                    # what is not zero
   roceline stat --watch            # and how fast it grows
   roceline stat --json | jq '.devices[0].hw_counters'
+  roceline stat --qp 0x000102      # of one queue pair; `roceline show qps` has the numbers
 
 The names are those of /sys/class/infiniband/DEVICE/ports/1/hw_counters and .../counters on an
-mlx5 NIC, where monitoring tools look for them; `port` counts what the packet driver saw.";
+mlx5 NIC, where monitoring tools look for them; `port` counts what the packet driver saw.
+docs/counters.md says what each one counts.";
 
 /// Show counters
 #[derive(Debug, Parser)]
@@ -38,6 +43,21 @@ pub(super) struct Args {
     /// Show those at zero too
     #[arg(long)]
     all: bool,
+
+    /// Show those of the queue pair with this number, decimal or 0x and hexadecimal
+    #[arg(long, value_name = "QPN", value_parser = qp_number)]
+    qp: Option<u32>,
+}
+
+fn qp_number(text: &str) -> Result<u32, String> {
+    let number = match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    number
+        .ok()
+        .filter(|n| *n < 1 << 24)
+        .ok_or_else(|| "a queue pair's number has 24 bits, such as 258 or 0x000102".into())
 }
 
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -50,14 +70,20 @@ pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
     let mut before: Option<(Instant, StatReply)> = None;
     loop {
         let now = Instant::now();
-        let answer = client.query(&Query::Stat)?;
+        let answer = match args.qp {
+            None => client.query(&Query::Stat)?,
+            Some(qpn) => of_qp(client.ask(&Query::Qps)?, qpn)?,
+        };
         if args.json {
             match args.watch {
                 true => writeln!(out, "{answer}")?,
                 false => write_json(&mut out, &answer)?,
             }
         } else {
-            let stat: StatReply = decode(answer)?;
+            let stat = match args.qp {
+                None => decode(answer)?,
+                Some(_) => as_columns(decode(answer)?),
+            };
             if args.watch && io::stdout().is_terminal() {
                 write!(out, "{CLEAR}")?;
             }
@@ -70,6 +96,33 @@ pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
         }
         out.flush()?;
         thread::sleep(INTERVAL.saturating_sub(now.elapsed()));
+    }
+}
+
+/// The queue pairs with a number: one, or one on each of several devices.
+fn of_qp(mut reply: QpsReply, qpn: u32) -> Result<Value, CliError> {
+    reply.qps.retain(|qp| qp.qpn == qpn);
+    if reply.qps.is_empty() {
+        return Err(CliError::NoQp(qpn));
+    }
+    Ok(json!(reply))
+}
+
+/// Queue pairs as if they were devices: a column each.
+fn as_columns(reply: QpsReply) -> StatReply {
+    let column = |qp: Qp| {
+        let zero = counters::of_qp(&Counters::default());
+        let mut all: BTreeMap<String, u64> = zero.map(|(name, n)| (name.into(), n)).collect();
+        all.extend(qp.counters);
+        DeviceStat {
+            name: format!("{}/{:#08x}", qp.device, qp.qpn),
+            hw_counters: all,
+            counters: BTreeMap::new(),
+            port: BTreeMap::new(),
+        }
+    };
+    StatReply {
+        devices: reply.qps.into_iter().map(column).collect(),
     }
 }
 
@@ -179,6 +232,44 @@ mod tests {
             ]
         );
         assert_eq!(rows(None, true)[1], "hw out_of_sequence 0 0");
+    }
+
+    #[test]
+    fn numbers_of_queue_pairs_are_decimal_or_hexadecimal() {
+        assert_eq!(qp_number("258"), Ok(258));
+        assert_eq!(qp_number("0x000102"), Ok(258));
+        for bad in ["", "0x", "102h", "-1", "0x1000000"] {
+            assert!(qp_number(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_queue_pair_is_a_column_of_its_own() {
+        let qp = |device: &str, qpn| Qp {
+            device: device.into(),
+            qpn,
+            state: "RTS".into(),
+            pid: 1,
+            remote: "10.0.0.2".into(),
+            remote_qpn: 3,
+            sq_psn: 0,
+            rq_psn: 0,
+            counters: BTreeMap::from([("packet_seq_err".into(), u64::from(qpn))]),
+        };
+        let reply = || QpsReply {
+            qps: vec![qp("roce0", 2), qp("roce0", 3), qp("roce1", 2)],
+        };
+        let found = decode(of_qp(reply(), 2).unwrap()).unwrap();
+        let mut out = Vec::new();
+        write_table(&mut out, &as_columns(found), None, false).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
+        assert!(
+            lines[0].ends_with("roce0/0x000002  roce1/0x000002"),
+            "{text}"
+        );
+        assert!(lines[1].contains("packet_seq_err"), "{text}");
+        assert!(matches!(of_qp(reply(), 9), Err(CliError::NoQp(9))));
     }
 
     #[test]

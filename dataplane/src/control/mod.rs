@@ -15,6 +15,8 @@
 
 pub mod client;
 mod context;
+pub mod counter_files;
+pub mod counters;
 mod error;
 pub mod impair;
 pub mod limits;

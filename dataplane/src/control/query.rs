@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 
 use roceline_abi::PROTOCOL_VERSION;
-use roceline_engine::Counters;
 use roceline_engine::wire::Gid;
 use serde::{Deserialize, Serialize};
 
+use super::counters::{NicCounters, of_qp};
 use super::error::CommandError;
 use super::limits;
 use super::seqpacket::Peer;
@@ -191,6 +191,9 @@ pub struct Qp {
     pub sq_psn: u32,
     /// Next PSN expected.
     pub rq_psn: u32,
+    /// What was counted for it since it was created, under the names of `hw_counters`; those that are not there are 0.
+    #[serde(default)]
+    pub counters: BTreeMap<String, u64>,
 }
 
 /// Answer to [`Query::Mrs`].
@@ -295,13 +298,13 @@ pub(super) fn answer(shared: &Shared, peer: Peer, payload: &[u8]) -> Result<Vec<
             })
         }
         Query::Ports => {
-            let all = snapshots(shared)?;
+            let all = ask(shared, || Command::Counters)?;
             json(&PortsReply {
                 ports: nics.iter().map(|nic| port(nic, &all)).collect(),
             })
         }
         Query::Stat => {
-            let all = snapshots(shared)?;
+            let all = ask(shared, || Command::Counters)?;
             json(&StatReply {
                 devices: nics.iter().map(|nic| stat(nic, &all)).collect(),
             })
@@ -328,10 +331,18 @@ fn json(reply: &impl Serialize) -> Result<Vec<u8>, CommandError> {
 
 /// What each lcore owns, by its number.
 fn snapshots(shared: &Shared) -> Result<Vec<(u32, Snapshot)>, CommandError> {
+    ask(shared, || Command::Snapshot)
+}
+
+/// Each lcore's answer, by its number.
+fn ask(
+    shared: &Shared,
+    command: impl Fn() -> Command,
+) -> Result<Vec<(u32, Snapshot)>, CommandError> {
     let mut all = Vec::new();
     for nic in shared.first_nic_of_each_lcore() {
         let owner = shared.lcores.owner(nic);
-        match shared.ask(nic, ContextId(0), Command::Snapshot)? {
+        match shared.ask(nic, ContextId(0), command())? {
             Reply::Snapshot(snapshot) => all.push((owner, *snapshot)),
             other => return Err(CommandError::BadAnswer("Snapshot", format!("{other:?}"))),
         }
@@ -394,22 +405,22 @@ fn mac(mac: [u8; 6]) -> String {
     mac.map(|b| format!("{b:02x}")).join(":")
 }
 
-/// A NIC's counters: transport, and port driver.
-fn counters(nic: &NicInfo, all: &[(u32, Snapshot)]) -> (Counters, BTreeMap<String, u64>) {
-    let mut transport = Counters::default();
+/// A NIC's counters: those of sysfs, and of the port driver.
+fn counters(nic: &NicInfo, all: &[(u32, Snapshot)]) -> (NicCounters, BTreeMap<String, u64>) {
+    let mut counters = NicCounters::default();
     let mut port = BTreeMap::new();
     for part in all
         .iter()
         .flat_map(|(_, s)| &s.nics)
         .filter(|n| n.name == nic.name)
     {
-        transport.add(&part.counters);
+        counters.add(part);
         for (name, value) in &part.port {
             let sum: &mut u64 = port.entry((*name).to_string()).or_default();
             *sum = sum.wrapping_add(*value);
         }
     }
-    (transport, port)
+    (counters, port)
 }
 
 fn port(nic: &NicInfo, all: &[(u32, Snapshot)]) -> Port {
@@ -424,26 +435,14 @@ fn port(nic: &NicInfo, all: &[(u32, Snapshot)]) -> Port {
 }
 
 fn stat(nic: &NicInfo, all: &[(u32, Snapshot)]) -> DeviceStat {
-    let (transport, port) = counters(nic, all);
-    // Those of the port have their place in `counters`.
-    let of_port = |name: &str| name.starts_with("rdma_");
-    let hw = transport.iter().filter(|(name, _)| !of_port(name));
-    let counters = [
-        ("port_xmit_data", transport.rdma_tx_bytes / 4),
-        ("port_xmit_packets", transport.rdma_tx_packets),
-        ("port_rcv_data", transport.rdma_rx_bytes / 4),
-        ("port_rcv_packets", transport.rdma_rx_packets),
-        (
-            "port_rcv_errors",
-            transport
-                .rx_icrc_encapsulated
-                .wrapping_add(transport.rx_malformed),
-        ),
-    ];
+    let (sysfs, port) = counters(nic, all);
+    let named = |list: &mut dyn Iterator<Item = (&'static str, u64)>| {
+        list.map(|(name, value)| (name.into(), value)).collect()
+    };
     DeviceStat {
         name: nic.name.clone(),
-        hw_counters: hw.map(|(name, value)| (name.into(), value)).collect(),
-        counters: counters.map(|(name, value)| (name.into(), value)).into(),
+        hw_counters: named(&mut sysfs.hw()),
+        counters: named(&mut sysfs.port()),
         port,
     }
 }
@@ -461,6 +460,10 @@ fn qps(all: &[(u32, Snapshot)]) -> Vec<Qp> {
             remote_qpn: qp.remote_qpn,
             sq_psn: qp.sq_psn,
             rq_psn: qp.rq_psn,
+            counters: of_qp(&qp.counters)
+                .filter(|(_, value)| *value != 0)
+                .map(|(name, value)| (name.into(), value))
+                .collect(),
         })
         .collect();
     qps.sort_by(|a, b| (&a.device, a.qpn).cmp(&(&b.device, b.qpn)));

@@ -229,6 +229,7 @@ fn name(command: &Command) -> &'static str {
         Command::DestroyQp { .. } => "DestroyQp",
         Command::Snapshot => "Snapshot",
         Command::Impair(_) => "Impair",
+        Command::Counters => "Counters",
     }
 }
 

@@ -185,7 +185,9 @@ impl State {
             | Command::DeregMr { .. }
             | Command::SetReach { .. }
             | Command::RemoveChannel { .. } => Reply::Done,
-            Command::Snapshot => Reply::Snapshot(Box::new(self.snapshot.clone())),
+            Command::Snapshot | Command::Counters => {
+                Reply::Snapshot(Box::new(self.snapshot.clone()))
+            }
             Command::Impair(command) => self.impair(command),
         }
     }
@@ -231,7 +233,7 @@ impl LcorePort for FakeLcore {
             drop(state);
             panic!("asked for by the test");
         }
-        if !matches!(command, Command::Snapshot) {
+        if !matches!(command, Command::Snapshot | Command::Counters) {
             state.commands.push((context, text));
         }
         let answer = state.answer(context, command);

@@ -21,10 +21,11 @@ use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use roceline_engine::Counters;
 use roceline_engine::wire::Gid;
 
+use super::counters::NicCounters;
 use crate::nic::NicInfo;
 
 /// Entries of a port's GID table, `gid_tbl_len` of QUERY_PORT: those that exist, then zero GIDs.
@@ -48,24 +49,6 @@ const RXE_ABI: u32 = 2;
 const RXE_MODALIAS: &str = "rdma_device:Nrxe";
 /// A rate that every tool knows: QUERY_PORT must say width 4X (2) and speed EDR (32) to agree.
 const RATE: &str = "100 Gb/sec (4X EDR)";
-/// Port counters that no event of ours moves.
-const STILL_COUNTERS: [&str; 14] = [
-    "VL15_dropped",
-    "excessive_buffer_overrun_errors",
-    "link_downed",
-    "link_error_recovery",
-    "local_link_integrity_errors",
-    "multicast_rcv_packets",
-    "multicast_xmit_packets",
-    "port_rcv_constraint_errors",
-    "port_rcv_remote_physical_errors",
-    "port_rcv_switch_relay_errors",
-    "port_xmit_constraint_errors",
-    "port_xmit_discards",
-    "port_xmit_wait",
-    "symbol_error",
-];
-
 /// The tree of one daemon. Dropping it removes it from disk.
 #[derive(Debug)]
 pub struct Tree {
@@ -112,21 +95,47 @@ impl Tree {
         &self.root
     }
 
-    /// Brings `counters/` and `hw_counters/` of `nic` up to date.
-    pub fn update_counters(&self, nic: &str, counters: &Counters) -> io::Result<()> {
-        for view in [self.root.join("all"), self.root.join("only").join(nic)] {
-            let port = port_dir(&view, nic);
-            for (group, name, value) in counter_files(counters) {
-                let file = OpenOptions::new()
-                    .write(true)
-                    .open(port.join(group).join(name))?;
-                // Counts only grow, so the text never gets shorter and needs no truncation, which readers could see.
-                file.write_all_at(format!("{value}\n").as_bytes(), 0)?;
-            }
+    /// How old `hw_counters` and `counters` may be: `lifespan` in them, until somebody writes another. The kernel's is 10
+    /// ms, but costs something only when somebody reads.
+    pub const LIFESPAN: Duration = Duration::from_millis(100);
+
+    /// Brings those files of `nic` up to date in which `now` differs from `before`, what they say.
+    pub fn update(&self, nic: &str, before: &[CounterFile], now: &[CounterFile]) -> io::Result<()> {
+        // The views of a single device have the same files by another name.
+        let port = port_dir(&self.root.join("all"), nic);
+        for (file, _) in now.iter().zip(before).filter(|(now, before)| now != before) {
+            let (group, name, value) = file;
+            let file = OpenOptions::new()
+                .write(true)
+                .open(port.join(group).join(name))?;
+            // Counts only grow, so the text never gets shorter and needs no truncation, which readers could see.
+            file.write_all_at(format!("{value}\n").as_bytes(), 0)?;
         }
         Ok(())
     }
+
+    /// What somebody wrote into `lifespan`, or `present`. A value out of range is corrected in the file, as is text
+    /// that is no number.
+    pub fn lifespan(&self, nic: &str, present: Duration) -> io::Result<Duration> {
+        let path = port_dir(&self.root.join("all"), nic).join("hw_counters/lifespan");
+        let text = fs::read_to_string(&path)?;
+        let text = text.trim();
+        if text.is_empty() {
+            // Truncated, and about to be written.
+            return Ok(present);
+        }
+        let asked = text.parse().map_or(present, Duration::from_millis);
+        let lifespan = asked.clamp(LIFESPANS[0], LIFESPANS[1]);
+        let right = lifespan.as_millis().to_string();
+        if text != right {
+            fs::write(&path, right + "\n")?;
+        }
+        Ok(lifespan)
+    }
 }
+
+/// The least, so that nobody makes the daemon write files all the time, and the most.
+const LIFESPANS: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(60)];
 
 impl Drop for Tree {
     fn drop(&mut self) {
@@ -167,11 +176,18 @@ fn build(root: &Path, nics: &[NicInfo]) -> io::Result<()> {
         ));
     }
     make_dir(root)?;
-    view(&root.join("all"), nics)?;
+    let all = root.join("all");
+    view(&all, nics)?;
     let only = root.join("only");
     make_dir(&only)?;
-    nics.iter()
-        .try_for_each(|nic| view(&only.join(&nic.name), std::slice::from_ref(nic)))
+    for nic in nics {
+        let limited = only.join(&nic.name);
+        view(&limited, std::slice::from_ref(nic))?;
+        let from = port_dir(&all, &nic.name);
+        counters(&from)?;
+        link_counters(&from, &port_dir(&limited, &nic.name))?;
+    }
+    Ok(())
 }
 
 fn view(root: &Path, nics: &[NicInfo]) -> io::Result<()> {
@@ -265,38 +281,43 @@ fn port(dir: &Path, nic: &NicInfo) -> io::Result<()> {
         put_bytes(&ndevs, &name, if entry.is_some() { b"lo\n" } else { b"" })?;
     }
 
-    for group in ["counters", "hw_counters"] {
-        make_dir(&dir.join(group))?;
-    }
-    for (group, name, value) in counter_files(&Counters::default()) {
-        put(&dir.join(group), name, value)?;
-    }
-    for name in STILL_COUNTERS {
-        put(&dir.join("counters"), name, 0)?;
-    }
-    // Milliseconds for which the kernel may answer from a cache.
-    put(&dir.join("hw_counters"), "lifespan", 10)
+    Ok(())
 }
 
-/// Group, file name and value of each counter that moves.
-fn counter_files(c: &Counters) -> Vec<(&'static str, &'static str, u64)> {
-    // Data counters are in units of four octets (IBTA 1.4, PortCounters).
-    let port = [
-        ("port_xmit_data", c.rdma_tx_bytes / 4),
-        ("port_rcv_data", c.rdma_rx_bytes / 4),
-        ("port_xmit_packets", c.rdma_tx_packets),
-        ("port_rcv_packets", c.rdma_rx_packets),
-        ("unicast_xmit_packets", c.rdma_tx_packets),
-        ("unicast_rcv_packets", c.rdma_rx_packets),
-        (
-            "port_rcv_errors",
-            c.rx_icrc_encapsulated.wrapping_add(c.rx_malformed),
-        ),
-    ];
-    port.into_iter()
-        .map(|(name, value)| ("counters", name, value))
-        .chain(c.iter().map(|(name, value)| ("hw_counters", name, value)))
-        .collect()
+/// The folders of counters in the view of all devices.
+fn counters(dir: &Path) -> io::Result<()> {
+    for group in COUNTER_GROUPS {
+        make_dir(&dir.join(group))?;
+    }
+    for (group, name, value) in counter_files(&NicCounters::default()) {
+        put(&dir.join(group), name, value)?;
+    }
+    let lifespan = Tree::LIFESPAN.as_millis();
+    put(&dir.join("hw_counters"), "lifespan", lifespan)
+}
+
+/// The same files by another name, so that each is written once.
+fn link_counters(from: &Path, to: &Path) -> io::Result<()> {
+    for group in COUNTER_GROUPS {
+        make_dir(&to.join(group))?;
+        for entry in fs::read_dir(from.join(group))? {
+            let entry = entry?;
+            fs::hard_link(entry.path(), to.join(group).join(entry.file_name()))?;
+        }
+    }
+    Ok(())
+}
+
+const COUNTER_GROUPS: [&str; 2] = ["counters", "hw_counters"];
+
+/// A counter's folder, file name and value.
+pub type CounterFile = (&'static str, &'static str, u64);
+
+/// All counter files of a device, in a fixed order.
+pub fn counter_files(c: &NicCounters) -> Vec<CounterFile> {
+    let port = c.port().map(|(name, value)| ("counters", name, value));
+    let hw = c.hw().map(|(name, value)| ("hw_counters", name, value));
+    port.chain(hw).collect()
 }
 
 fn port_dir(view: &Path, nic: &str) -> PathBuf {
@@ -372,6 +393,7 @@ mod tests {
     use roceline_engine::verbs::Mtu;
 
     use super::*;
+    use crate::lcore::message::NicSnapshot;
     use crate::nic::GidEntry;
 
     fn nic(index: u32) -> NicInfo {
@@ -523,16 +545,44 @@ mod tests {
     fn counters_reach_both_views() {
         let s = Scratch::new("counters");
         let tree = Tree::create(&s.socket(), &[nic(0)]).expect("a tree");
-        let counters = Counters {
-            rdma_tx_bytes: 4096,
-            out_of_buffer: 17,
-            ..Counters::default()
-        };
-        tree.update_counters("roce0", &counters).expect("an update");
+        let mut part = NicSnapshot::default();
+        part.counters.rdma_tx_bytes = 4096;
+        part.counters.out_of_buffer = 17;
+        let mut counters = NicCounters::default();
+        let before = counter_files(&counters);
+        counters.add(&part);
+        tree.update("roce0", &before, &counter_files(&counters))
+            .expect("an update");
         for view in ["all", "only/roce0"] {
             let port = format!("{view}/sys/class/infiniband/roce0/ports/1");
             assert_eq!(s.read(&format!("{port}/counters/port_xmit_data")), "1024\n");
             assert_eq!(s.read(&format!("{port}/hw_counters/out_of_buffer")), "17\n");
+        }
+    }
+
+    #[test]
+    fn lifespan_is_what_somebody_wrote_within_limits() {
+        let s = Scratch::new("lifespan");
+        let tree = Tree::create(&s.socket(), &[nic(0)]).expect("a tree");
+        let path = "only/roce0/sys/class/infiniband/roce0/ports/1/hw_counters/lifespan";
+        let ms = Duration::from_millis;
+        assert_eq!(s.read(path), "100\n");
+        let mut present = Tree::LIFESPAN;
+        for (text, lifespan, left) in [
+            ("50\n", 50, "50\n"),
+            ("", 50, ""),
+            ("250", 250, "250"),
+            ("0", 10, "10\n"),
+            ("99999999", 60_000, "60000\n"),
+            ("soon", 60_000, "60000\n"),
+        ] {
+            fs::write(s.0.join("r.sock.d").join(path), text).expect("it is a file");
+            present = tree.lifespan("roce0", present).expect("it can be read");
+            assert_eq!(
+                (present, s.read(path)),
+                (ms(lifespan), left.into()),
+                "{text:?}"
+            );
         }
     }
 

@@ -12,7 +12,7 @@ use roceline_engine::wire::{HeaderTemplate, udp_sport};
 use slab::Slab;
 
 use super::Lcore;
-use super::context::{Channel, Context, ContextKey, Cq, Mr, Pd, Qp};
+use super::context::{Channel, Context, ContextKey, Cq, Mr, Pd, Qp, QpPackets};
 use super::doorbell::Doorbells;
 use super::drain::drain;
 use super::events::EventWriter;
@@ -20,7 +20,7 @@ use super::impair;
 use super::message::{Command, EventPipe, NewContext, QueueLoc, Reply, Request};
 use super::nic::{Nic, Shared};
 use super::queue::{CompletionQueue, RecvQueue, SendQueue};
-use super::snapshot::snapshot;
+use super::snapshot::{counters, snapshot};
 use crate::memory::Reach;
 use crate::memory::helper::{CAPACITY, MemHelper};
 
@@ -46,6 +46,7 @@ pub fn serve(lcore: &mut Lcore, request: Request, now: Nanos) {
         Command::Open(new) => open(lcore, context, *new),
         Command::Snapshot => Ok(Reply::Snapshot(Box::new(snapshot(lcore)))),
         Command::Impair(command) => impair::serve(lcore, command),
+        Command::Counters => Ok(Reply::Snapshot(Box::new(counters(lcore)))),
         command => match lcore.ids.get(&context).copied() {
             None => failed(libc::EIO, format!("context {} does not exist", context.0)),
             Some(key) => {
@@ -190,6 +191,7 @@ fn in_context(
         | Command::Close
         | Command::DeregMr { .. }
         | Command::Snapshot
+        | Command::Counters
         | Command::Impair(_) => failed(libc::EINVAL, "command out of place"),
     }
 }
@@ -481,6 +483,7 @@ fn create_qp(nic: &mut Nic, shared: &mut Shared, key: ContextKey, new: NewQp) ->
         placing: [0; 2],
         in_sends: false,
         paused: false,
+        packets: QpPackets::default(),
     }));
     Ok(Reply::Qp { handle, qpn: id.0 })
 }

@@ -231,6 +231,21 @@ pub struct Qp {
     pub in_sends: bool,
     /// In `Context::paused`.
     pub paused: bool,
+    /// Packets that came and went.
+    pub packets: QpPackets,
+}
+
+/// RoCE packets of a QP, and their bytes as Ethernet frames without FCS.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct QpPackets {
+    /// Sent.
+    pub tx: u64,
+    /// Bytes of them.
+    pub tx_bytes: u64,
+    /// Received with its number and a good ICRC.
+    pub rx: u64,
+    /// Bytes of them.
+    pub rx_bytes: u64,
 }
 
 /// Where a side stands in arrays of two.

@@ -351,7 +351,7 @@ fn build(nic: &mut Nic, shared: &mut Shared, desc: &TxDesc, slices: &[roceline_e
         });
         pause_if_many(&mut nic.engine, qp, context);
     } else {
-        finish(nic, end.mbuf);
+        finish(nic, end.qp, end.mbuf);
     }
 }
 
@@ -365,11 +365,10 @@ fn pause_if_many(engine: &mut Engine, qp: &mut Qp, context: &mut Context) {
 }
 
 /// Stores the ICRC and queues the packet for the port.
-pub fn finish(nic: &mut Nic, mut mbuf: Mbuf) {
-    let len = mbuf.len();
+pub fn finish(nic: &mut Nic, id: QpId, mut mbuf: Mbuf) {
+    let len = mbuf.len() as u64;
     let frame = mbuf.data_mut();
     icrc::seal(frame, L3_OFFSET);
-    let counters = nic.engine.counters_mut();
     let own = frame[..6] == nic.info.mac;
     // Rules between here and the port cost a NIC without rules no branch of their own.
     if own | nic.impair.sending {
@@ -381,16 +380,19 @@ pub fn finish(nic: &mut Nic, mut mbuf: Mbuf) {
             nic.counts.tx_queue_full += 1;
             return;
         }
-        counters.rdma_tx_packets += 1;
-        counters.rdma_tx_bytes += len as u64;
         queue.push_back(mbuf);
     } else {
         if nic.tx.len() >= TX_LIMIT {
             nic.counts.tx_queue_full += 1;
             return;
         }
-        counters.rdma_tx_packets += 1;
-        counters.rdma_tx_bytes += len as u64;
         nic.tx.push_back(mbuf);
+    }
+    let counters = nic.engine.counters_mut();
+    counters.rdma_tx_packets += 1;
+    counters.rdma_tx_bytes += len;
+    if let Some(qp) = nic.qps.get_mut(id) {
+        qp.packets.tx += 1;
+        qp.packets.tx_bytes += len;
     }
 }

@@ -154,6 +154,9 @@ pub enum Command {
     },
     /// What is there, for the command line. No context needed. -> `Snapshot`
     Snapshot,
+    /// What NICs have counted, and nothing of single objects, so that it costs little. No context needed. ->
+    /// `Snapshot`
+    Counters,
     /// Rules that impair packets. No context needed. -> `Done`, or `Impair` for a report
     Impair(ImpairCommand),
 }
@@ -309,6 +312,9 @@ pub struct QpSnapshot {
     pub sq_psn: u32,
     /// Next PSN expected.
     pub rq_psn: u32,
+    /// What was counted for it; packets and bytes are those of the caller of the engine.
+    #[serde(skip)]
+    pub counters: Counters,
 }
 
 /// A memory region.

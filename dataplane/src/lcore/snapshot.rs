@@ -1,10 +1,14 @@
 //! What there is, for `roceline show` and `roceline stat`. Built on request, between bursts.
 
-use super::Lcore;
-use super::message::{LcoreSnapshot, MrSnapshot, NicSnapshot, QpSnapshot, Snapshot};
+use roceline_engine::Counters;
 
-/// The objects and counters of an lcore.
-pub fn snapshot(lcore: &Lcore) -> Snapshot {
+use super::Lcore;
+use super::context::Qp;
+use super::message::{LcoreSnapshot, MrSnapshot, NicSnapshot, QpSnapshot, Snapshot};
+use super::nic::Nic;
+
+/// The counters of an lcore.
+pub fn counters(lcore: &Lcore) -> Snapshot {
     let mut all = Snapshot {
         lcore: LcoreSnapshot {
             cpu: lcore.cpu,
@@ -38,6 +42,15 @@ pub fn snapshot(lcore: &Lcore) -> Snapshot {
             cqs: shared.cqs.iter().filter(|(_, cq)| ours(cq.context)).count() as u32,
             pds: shared.pds.iter().filter(|(_, pd)| ours(pd.context)).count() as u32,
         });
+    }
+    all
+}
+
+/// The objects and counters of an lcore.
+pub fn snapshot(lcore: &Lcore) -> Snapshot {
+    let mut all = counters(lcore);
+    let shared = &lcore.shared;
+    for nic in &lcore.nics {
         for qp in nic.qps.iter() {
             let Ok((attr, _)) = nic.engine.query_qp(qp.id) else {
                 continue;
@@ -51,6 +64,7 @@ pub fn snapshot(lcore: &Lcore) -> Snapshot {
                 remote_qpn: attr.dest_qpn,
                 sq_psn: attr.sq_psn.get(),
                 rq_psn: attr.rq_psn.get(),
+                counters: qp_counters(nic, qp),
             });
         }
         for mr in nic.mrs.iter().flatten() {
@@ -66,4 +80,15 @@ pub fn snapshot(lcore: &Lcore) -> Snapshot {
         }
     }
     all
+}
+
+/// What the engine counted for a QP, and the packets that came and went.
+fn qp_counters(nic: &Nic, qp: &Qp) -> Counters {
+    let mut counters = nic.engine.qp_counters(qp.id).copied().unwrap_or_default();
+    let p = &qp.packets;
+    counters.rdma_tx_packets = p.tx;
+    counters.rdma_tx_bytes = p.tx_bytes;
+    counters.rdma_rx_packets = p.rx;
+    counters.rdma_rx_bytes = p.rx_bytes;
+    counters
 }

@@ -71,10 +71,13 @@ pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
             nic.counts.rx_not_ours += 1;
             continue;
         }
-        let qp = nic.qps.get(QpId(parsed.packet.dest_qpn));
-        if qp.is_some_and(|qp| shared.contexts[qp.context].ops.len() > PLACE_LIMIT) {
-            nic.counts.rx_memory_overrun += 1;
-            continue;
+        if let Some(qp) = nic.qps.get_mut(QpId(parsed.packet.dest_qpn)) {
+            if shared.contexts[qp.context].ops.len() > PLACE_LIMIT {
+                nic.counts.rx_memory_overrun += 1;
+                continue;
+            }
+            qp.packets.rx += 1;
+            qp.packets.rx_bytes += frame.len() as u64;
         }
         let counters = nic.engine.counters_mut();
         counters.rdma_rx_packets += 1;
@@ -174,7 +177,7 @@ pub fn operations(nic: &mut Nic, shared: &mut Shared, key: ContextKey, now: Nano
                         &mut shared.out,
                     );
                 } else {
-                    finish(nic, end.mbuf);
+                    finish(nic, end.qp, end.mbuf);
                 }
             }
         }

@@ -50,12 +50,13 @@ fn the_command_lines_questions_are_answered() {
     nic.counters.out_of_buffer = 3;
     nic.counters.rx_malformed = 2;
     nic.port = vec![("tx_packets", 9)];
-    let qp = QpSnapshot {
+    let mut qp = QpSnapshot {
         device: "roce0".into(),
         qpn: 17,
         pid: 4,
         ..Default::default()
     };
+    qp.counters.packet_seq_err = 5;
     let mr = MrSnapshot {
         device: "roce0".into(),
         lkey: 0x700,
@@ -118,10 +119,19 @@ fn the_command_lines_questions_are_answered() {
         (3, 9)
     );
     assert_eq!(roce0.counters["port_rcv_errors"], 2);
-    assert!(!roce0.hw_counters.contains_key("rdma_tx_bytes"));
+    assert_eq!(roce0.hw_counters["rdma_tx_bytes"], 4000);
+    assert_eq!(roce0.hw_counters["np_cnp_sent"], 0);
     assert_eq!(devices[1].hw_counters["out_of_buffer"], 0);
     let QpsReply { qps } = client.ask(&Query::Qps).unwrap();
     assert_eq!(qps.iter().map(|qp| qp.qpn).collect::<Vec<_>>(), [5, 17]);
+    let counted = [("packet_seq_err".to_string(), 5)];
+    assert!(
+        qps[1]
+            .counters
+            .iter()
+            .map(|(n, v)| (n.clone(), *v))
+            .eq(counted)
+    );
     let MrsReply { mrs } = client.ask(&Query::Mrs).unwrap();
     assert_eq!((mrs[0].lkey, mrs[0].reach.as_str()), (0x700, "helper"));
     let PortsReply { ports } = client.ask(&Query::Ports).unwrap();

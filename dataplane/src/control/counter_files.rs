@@ -1,0 +1,169 @@
+//! Keeps the counter files of the device tree true.
+//!
+//! In: the lcore's counters, asked for by message, and `hw_counters/lifespan`, which anybody who may write it may set. Out: the
+//! files. One thread does it; it ends when the value is dropped.
+//!
+//! In the kernel, `lifespan` is how long (ms) a read of `hw_counters` may be answered from what was read before. A file
+//! cannot ask when it is read, so here the files are written again every `lifespan`: as fresh, at the same setting. Only files
+//! whose value has changed are written.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::LcorePort;
+use super::counters::NicCounters;
+use super::tree::{CounterFile, Tree, counter_files};
+use crate::lcore::message::{Command, ContextId, NicSnapshot, Reply, Request};
+use crate::nic::NicInfo;
+
+/// A change of `lifespan` is seen after this time at the latest.
+const LONGEST_TICK: Duration = Duration::from_secs(1);
+/// How long to wait for an lcore, which answers between two bursts.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The device tree with the thread that keeps its counter files true. Dropping it ends both.
+#[derive(Debug)]
+pub struct CounterFiles {
+    stop: Option<SyncSender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl CounterFiles {
+    /// Starts to write the counters of `nics` into `tree`.
+    pub fn start(
+        tree: Tree,
+        nics: Arc<[NicInfo]>,
+        lcores: Arc<dyn LcorePort>,
+    ) -> io::Result<CounterFiles> {
+        let (stop, stopped) = sync_channel(0);
+        let mut writer = Writer::new(tree, &nics, lcores);
+        let thread = thread::Builder::new()
+            .name("counters".into())
+            .spawn(move || {
+                while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(writer.tick()) {
+                    writer.turn(Instant::now());
+                }
+            })?;
+        Ok(CounterFiles {
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for CounterFiles {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            // Its panic would have been logged; there is nothing left to do about it here.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A NIC's files.
+struct Nic {
+    index: u32,
+    name: String,
+    lifespan: Duration,
+    written_at: Option<Instant>,
+    /// What the files say.
+    files: Vec<CounterFile>,
+}
+
+struct Writer {
+    tree: Tree,
+    nics: Vec<Nic>,
+    lcores: Arc<dyn LcorePort>,
+    complained: bool,
+}
+
+impl Writer {
+    fn new(tree: Tree, nics: &[NicInfo], lcores: Arc<dyn LcorePort>) -> Writer {
+        let nics = nics.iter().map(|nic| Nic {
+            index: nic.index,
+            name: nic.name.clone(),
+            lifespan: Tree::LIFESPAN,
+            written_at: None,
+            files: counter_files(&NicCounters::default()),
+        });
+        Writer {
+            tree,
+            nics: nics.collect(),
+            lcores,
+            complained: false,
+        }
+    }
+
+    /// How long until the next turn.
+    fn tick(&self) -> Duration {
+        let lifespans = self.nics.iter().map(|nic| nic.lifespan);
+        lifespans.min().unwrap_or(LONGEST_TICK).min(LONGEST_TICK)
+    }
+
+    /// Looks at `lifespan`, and writes what has become too old.
+    fn turn(&mut self, now: Instant) {
+        let mut asked: Vec<(u32, Vec<NicSnapshot>)> = Vec::new();
+        let mut problem = None;
+        for nic in &mut self.nics {
+            match self.tree.lifespan(&nic.name, nic.lifespan) {
+                Ok(lifespan) => nic.lifespan = lifespan,
+                Err(error) => problem = Some(error),
+            }
+            // A tick may come a little early.
+            let slack = nic.lifespan / 8;
+            let old = |then: Instant| now.saturating_duration_since(then) + slack >= nic.lifespan;
+            if !nic.written_at.is_none_or(old) {
+                continue;
+            }
+            let owner = self.lcores.owner(nic.index);
+            if !asked.iter().any(|(lcore, _)| *lcore == owner) {
+                match ask(&*self.lcores, nic.index) {
+                    Some(parts) => asked.push((owner, parts)),
+                    // The lcore is busy or gone; the next turn will tell.
+                    None => continue,
+                }
+            }
+            let parts = asked.iter().filter(|(lcore, _)| *lcore == owner);
+            let mut counters = NicCounters::default();
+            for part in parts.flat_map(|(_, parts)| parts) {
+                if part.name == nic.name {
+                    counters.add(part);
+                }
+            }
+            let files = counter_files(&counters);
+            match self.tree.update(&nic.name, &nic.files, &files) {
+                Ok(()) => {
+                    nic.files = files;
+                    nic.written_at = Some(now);
+                }
+                Err(error) => problem = Some(error),
+            }
+        }
+        match problem {
+            Some(error) if !self.complained => {
+                tracing::warn!(%error, "cannot keep the counter files; they have old values");
+                self.complained = true;
+            }
+            Some(_) => {}
+            None => self.complained = false,
+        }
+    }
+}
+
+fn ask(lcores: &dyn LcorePort, nic: u32) -> Option<Vec<NicSnapshot>> {
+    let (reply, answer) = sync_channel(1);
+    let request = Request {
+        context: ContextId(0),
+        command: Command::Counters,
+        reply,
+    };
+    lcores.send(nic, request).ok()?;
+    match answer.recv_timeout(PATIENCE) {
+        Ok(Reply::Snapshot(snapshot)) => Some(snapshot.nics),
+        _ => None,
+    }
+}
