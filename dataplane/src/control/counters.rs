@@ -155,6 +155,14 @@ mod tests {
     }
 
     #[test]
+    fn every_name_is_in_the_document() {
+        let document = include_str!("../../../docs/counters.md");
+        for (name, _) in NicCounters::default().hw() {
+            assert!(document.contains(&format!("`{name}`")), "{name}");
+        }
+    }
+
+    #[test]
     fn data_is_in_words_and_discards_are_summed() {
         let mut part = NicSnapshot::default();
         part.counters.rdma_tx_bytes = 4099;

@@ -357,133 +357,79 @@ fn top_up(ends: &mut [End; 2]) {
     }
 }
 
-#[test]
-fn messages_of_every_kind_and_size() {
-    for name in [
-        "app_rc_pingpong",
-        "perf_write_lat",
-        "rc_read_multi",
-        "rc_read_multi_ipv6",
-        "rc_read_small",
-        "rc_send_exact_mtu",
-        "rc_send_imm",
-        "rc_send_inline",
-        "rc_send_multi",
-        "rc_send_multi_ipv6",
-        "rc_send_pad",
-        "rc_send_small",
-        "rc_send_solicited",
-        "rc_send_zero",
-        "rc_write_imm",
-        "rc_write_imm_ipv6",
-        "rc_write_multi",
-        "rc_write_small",
-        "rc_write_zero",
-        "srq_send",
-    ] {
-        play(name, USUAL);
-    }
-    play(
-        "rc_read_multi_mtu256",
-        Setup {
-            mtu: Mtu::M256,
-            ..USUAL
-        },
-    );
-    play(
-        "rc_send_multi_mtu4096",
-        Setup {
-            mtu: Mtu::M4096,
-            ..USUAL
-        },
-    );
-    play(
-        "rc_write_multi_mtu4096",
-        Setup {
-            mtu: Mtu::M4096,
-            ..USUAL
-        },
-    );
-}
-
-/// The connection manager's datagrams aside.
-#[test]
-fn programs_that_use_the_connection_manager() {
-    play("cm_rping", USUAL);
-    play("cm_ucmatose", USUAL);
-}
-
-#[test]
-fn loss_write_middle() {
-    play(
-        "loss_write_middle",
-        Setup {
-            lost: &[3],
-            ..USUAL
-        },
-    );
-}
-
-#[test]
-fn loss_write_ack() {
-    play(
-        "loss_write_ack",
-        Setup {
-            lost: &[6],
-            timeout: 13,
-            ..USUAL
-        },
-    );
-}
-
-#[test]
-fn loss_read_request() {
-    play(
-        "loss_read_req",
-        Setup {
-            lost: &[1],
-            timeout: 13,
-            ..USUAL
-        },
-    );
-}
-
-#[test]
-fn rnr_nak_then_ok() {
-    play(
-        "rnr_nak_then_ok",
-        Setup {
-            receive_after: 2,
-            ..USUAL
-        },
-    );
-}
-
-#[test]
-fn retry_exceeded_no_peer() {
-    let setup = Setup {
-        lost: &[1, 2, 3],
-        timeout: 11,
-        retry_cnt: 2,
-        status: WcStatus::RetryExcErr,
-        ..USUAL
-    };
-    play("retry_exceeded_no_peer", setup);
-}
-
-#[test]
-fn nak_of_keys_and_rights() {
+/// How a capture is replayed, or what it waits for.
+fn setup(name: &str) -> Result<Setup, &'static str> {
     let bad_key = Setup {
         good_keys: false,
         status: WcStatus::RemAccessErr,
         ..USUAL
     };
-    play("nak_rae_write_bad_rkey", bad_key);
-    play("nak_rae_read_bad_rkey", bad_key);
-    let no_read = Setup {
-        access: Access::REMOTE_WRITE,
-        status: WcStatus::RemInvReqErr,
-        ..USUAL
-    };
-    play("nak_inv_read_not_allowed", no_read);
+    Ok(match name {
+        "rc_read_multi_mtu256" => Setup {
+            mtu: Mtu::M256,
+            ..USUAL
+        },
+        "rc_send_multi_mtu4096" | "rc_write_multi_mtu4096" => Setup {
+            mtu: Mtu::M4096,
+            ..USUAL
+        },
+        "loss_write_middle" => Setup {
+            lost: &[3],
+            ..USUAL
+        },
+        "loss_write_ack" => Setup {
+            lost: &[6],
+            timeout: 13,
+            ..USUAL
+        },
+        "loss_read_req" => Setup {
+            lost: &[1],
+            timeout: 13,
+            ..USUAL
+        },
+        "rnr_nak_then_ok" => Setup {
+            receive_after: 2,
+            ..USUAL
+        },
+        "retry_exceeded_no_peer" => Setup {
+            lost: &[1, 2, 3],
+            timeout: 11,
+            retry_cnt: 2,
+            status: WcStatus::RetryExcErr,
+            ..USUAL
+        },
+        "nak_rae_write_bad_rkey" | "nak_rae_read_bad_rkey" => bad_key,
+        "nak_inv_read_not_allowed" => Setup {
+            access: Access::REMOTE_WRITE,
+            status: WcStatus::RemInvReqErr,
+            ..USUAL
+        },
+        "app_uc_pingpong" | "loss_uc_send_middle" | "uc_send" | "uc_send_imm" | "uc_write" => {
+            return Err("unreliable connections");
+        }
+        "app_ud_pingpong" | "ud_bad_qkey" | "ud_send" | "ud_send_imm" => {
+            return Err("datagrams");
+        }
+        "rc_cmp_swap" | "rc_fetch_add" => return Err("atomics"),
+        "rc_send_with_inv" => return Err("memory windows and SEND with invalidate"),
+        // The connection manager's datagrams in `cm_*` are left out; their RC packets are replayed.
+        _ => USUAL,
+    })
+}
+
+/// Every capture, but for those of operations that do not exist here yet.
+#[test]
+fn every_capture_of_an_operation_that_exists_is_replayed() {
+    let mut waiting = Vec::new();
+    let mut replayed = 0;
+    for name in captured::names() {
+        match setup(&name) {
+            Ok(setup) => {
+                play(&name, setup);
+                replayed += 1;
+            }
+            Err(operation) => waiting.push((name, operation)),
+        }
+    }
+    assert_eq!((replayed, waiting.len()), (33, 12), "{waiting:?}");
 }

@@ -5,6 +5,7 @@
 mod captured;
 mod captures;
 mod hostile;
+mod ledger;
 mod link;
 mod memory;
 mod node;

@@ -9,6 +9,7 @@ use roceline_engine::{
     Engine, EngineConfig, MemSlice, Nanos, Outcome, Outputs, Payload, Side, TxDesc,
 };
 
+use crate::ledger::{Books, causes};
 use crate::link::Frame;
 use crate::memory::{IOVA_SHIFT, Memory};
 use crate::rng::Rng;
@@ -83,6 +84,8 @@ pub struct Node {
     pub memory_faults: MemoryFaults,
     /// Frames for the wire.
     pub sent: Vec<Frame>,
+    /// What came of it all.
+    pub books: Books,
     connections: BTreeMap<QpId, Connection>,
     out: Outputs,
     burst: Vec<Frame>,
@@ -116,6 +119,7 @@ impl Node {
             events: Vec::new(),
             memory_faults: MemoryFaults::default(),
             sent: Vec::new(),
+            books: Books::default(),
             connections: BTreeMap::new(),
             out: Outputs::new(),
             burst: Vec::new(),
@@ -169,6 +173,7 @@ impl Node {
             // The caller's own queues are emptied with the QP.
             let c = self.connection(qp);
             c.slots.clear();
+            self.books.forget(qp);
             self.queues.0.insert(qp, VecDeque::new());
         }
         let attr = QpAttr {
@@ -225,10 +230,14 @@ impl Node {
                 break;
             };
             let packet = frame.packet();
+            self.books.hears(&frame);
+            let before = causes(self.engine.counters());
             self.burst.push(frame);
             let tag = self.burst.len() as u32 - 1;
             self.engine
                 .rx(&packet, tag, now, &mut self.queues, &mut self.out);
+            let retries = causes(self.engine.counters()) - before;
+            assert!(retries <= 1, "a packet is the cause of one retry");
             // Placements may be made one by one or after the burst, as room allows.
             if eager || !self.out.has_room() {
                 self.collect(now);
@@ -389,9 +398,21 @@ impl Node {
                     continue;
                 }
                 let frame = self.build(&o);
+                self.keep_books(qp, &frame);
                 self.sent.push(frame);
             }
         }
+    }
+
+    /// Where memory fails, packets behind the failure go out again for that, which is no retry.
+    fn keep_books(&mut self, qp: QpId, frame: &Frame) {
+        if self.memory_faults.fault > 0 {
+            return;
+        }
+        let (attr, _) = self.engine.query_qp(qp).expect("it exists");
+        let counted = self.engine.qp_counters(qp).expect("it exists");
+        let (mtu, causes) = (attr.path_mtu.bytes(), causes(counted));
+        self.books.requests(qp, frame, mtu, causes);
     }
 
     fn build(&mut self, o: &Outgoing) -> Frame {
@@ -433,6 +454,7 @@ impl Node {
                     assert!(c.retire >= 1);
                     self.retire(c.qp, c.retire);
                 }
+                self.books.completes(&c);
                 self.completions.push(c);
             }
             Event::Retired { qp, count } => {

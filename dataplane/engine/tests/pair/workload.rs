@@ -7,8 +7,9 @@ use std::collections::VecDeque;
 use roceline_engine::memory::Access;
 use roceline_engine::verbs::*;
 use roceline_engine::wire::Psn;
-use roceline_engine::{AckPolicy, EngineConfig, Nanos};
+use roceline_engine::{AckPolicy, EngineConfig, Nanos, Retransmission};
 
+use crate::ledger::Served;
 use crate::link::Faults;
 use crate::memory::{IOVA_SHIFT, sges};
 use crate::node::{MemoryFaults, default_attr};
@@ -113,6 +114,7 @@ impl Run {
         let config = EngineConfig {
             window: rng.pick(&[1, 2, 3, 16, 64, 256]),
             ack_policy: rng.pick(&[AckPolicy::PerMessage, AckPolicy::Coalesced]),
+            retransmission: rng.pick(&[Retransmission::Spec, Retransmission::Adaptive]),
             owner: 1,
             owner_bits: 2,
             ..default_config(plan.seed)
@@ -513,6 +515,29 @@ impl Run {
         self.world.nodes[there].enter(peer, QpState::Err, self.world.now);
     }
 
+    /// What node `n` had to serve, if no QP has failed.
+    fn served(&self, n: usize) -> Option<Served> {
+        let mut served = Served::default();
+        for f in &self.flows {
+            if f.failed.is_some() || self.plan.memory.fault > 0 {
+                return None;
+            }
+            if f.from == n {
+                continue;
+            }
+            let (attr, _) = self.world.nodes[n].engine.query_qp(f.peer).ok()?;
+            let mtu = attr.path_mtu.bytes();
+            for m in &f.messages {
+                let read = m.op == WrOpcode::Read;
+                served.reads += u64::from(read);
+                served.writes += u64::from(matches!(m.op, WrOpcode::Write | WrOpcode::WriteImm));
+                let packets = m.len.div_ceil(mtu).max(1);
+                served.packets += u64::from(if read { 1 } else { packets });
+            }
+        }
+        Some(served)
+    }
+
     fn check_end(&mut self) {
         for f in &self.flows {
             let what = format!("{:?} from node {}: {:?}", f.qp, f.from, f.failed);
@@ -527,6 +552,11 @@ impl Run {
             let plan = &self.plan;
             let may_fail = plan.few_retries || plan.late_receives || plan.memory.fault > 0;
             assert!(f.failed.is_none() || may_fail, "{what}");
+        }
+        for n in 0..2 {
+            let [here, there] = [n, 1 - n].map(|n| &self.world.nodes[n]);
+            let qps = self.flows.iter().filter(|f| f.from == n).map(|f| f.qp);
+            crate::ledger::check(here, there, &qps.collect::<Vec<_>>(), self.served(n));
         }
         for n in 0..2 {
             assert!(

@@ -135,6 +135,7 @@ impl World {
             .as_mut()
             .map_or(Verdict::Pass, |f| f(from, &frame));
         let arrivals = self.link.send(from, self.now, verdict);
+        self.nodes[from].books.sends(&frame, arrivals.len());
         if self.trace {
             let arrow = ["-->", "<--"][from];
             println!(

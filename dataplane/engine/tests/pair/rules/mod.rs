@@ -1,6 +1,7 @@
 //! One test a rule, named after it. Most run a pair over a link on which the test drops or holds frames by
 //! hand; some hand crafted packets to one end.
 
+mod acks;
 mod adaptive;
 mod checks;
 mod requester;

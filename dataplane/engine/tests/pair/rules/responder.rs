@@ -92,6 +92,18 @@ fn a_write_with_immediate_takes_a_receive_with_its_last_packet() {
 }
 
 #[test]
+fn a_write_put_off_by_an_rnr_nak_is_counted_once() {
+    let mut b = Bench::new();
+    b.post(WrOpcode::WriteImm, 64);
+    b.w.run_for(roceline_engine::Nanos::from_micros(100));
+    assert!(b.node(1).engine.counters().out_of_buffer > 3);
+    b.receive(0);
+    b.run();
+    assert_eq!(b.done(0), [(0, Success)]);
+    assert_eq!(b.node(1).engine.counters().rx_write_requests, 1);
+}
+
+#[test]
 fn acks_completions_and_reads_wait_for_the_placements_before_them() {
     let mut b = Bench::new();
     b.node(1).memory_faults = MemoryFaults {

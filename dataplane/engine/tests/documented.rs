@@ -1,0 +1,39 @@
+//! `docs/conformance.md` names a test for each rule: they exist.
+
+use std::fs;
+use std::path::Path;
+
+/// The text of all Rust files below a folder.
+fn sources(folder: &Path, text: &mut String) {
+    for entry in fs::read_dir(folder).expect("a folder of sources") {
+        let path = entry.expect("a folder entry").path();
+        if path.is_dir() {
+            sources(&path, text);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            text.push_str(&fs::read_to_string(&path).expect("a source file"));
+        }
+    }
+}
+
+#[test]
+fn every_test_that_a_rule_names_exists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut text = String::new();
+    sources(&root.join("src"), &mut text);
+    sources(&root.join("tests"), &mut text);
+    sources(&root.join("../tests"), &mut text);
+    let docs = fs::read_to_string(root.join("../../docs/conformance.md")).expect("the document");
+    let mut rules = 0;
+    for row in docs.lines().filter(|l| l.starts_with("| ")) {
+        // The last cell is between the last two bars; names of tests are in backquotes and have many words.
+        let Some(cell) = row.rsplit('|').nth(1) else {
+            continue;
+        };
+        let names = cell.split('`').skip(1).step_by(2);
+        for name in names.filter(|n| n.matches('_').count() >= 4 && !n.contains(['.', '…'])) {
+            rules += 1;
+            assert!(text.contains(&format!("fn {name}(")), "{name} in {row}");
+        }
+    }
+    assert!(rules > 50, "{rules}: is the document still of this form?");
+}
