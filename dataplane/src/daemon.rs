@@ -294,7 +294,9 @@ fn nics(
                 },
             )?),
         };
-        tracing::info!(nic = nic.name, port = port.describe(), "port");
+        let up = port.link().up;
+        info.link.set(up);
+        tracing::info!(nic = nic.name, port = port.describe(), up, "port");
         nics.push(NicConfig {
             info: Arc::new(info.clone()),
             port,

@@ -1,7 +1,9 @@
-//! What a NIC is to everybody: its name, addresses and limits. Fixed while the daemon runs.
+//! What a NIC is to everybody: its name, addresses and limits, fixed while the daemon runs, and whether it has a link.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use roceline_abi::control::MemoryPolicy;
 use roceline_engine::verbs::Mtu;
@@ -35,6 +37,31 @@ pub struct NicInfo {
     pub memory: MemoryPolicy,
     /// Node GUID in wire order.
     pub node_guid: [u8; 8],
+    /// Whether its port has a link.
+    pub link: LinkState,
+}
+
+/// Whether a port has a link: written by the lcore that polls it, read by whoever is asked. Clones share it.
+#[derive(Clone, Debug)]
+pub struct LinkState(Arc<AtomicBool>);
+
+impl Default for LinkState {
+    /// Up.
+    fn default() -> LinkState {
+        LinkState(Arc::new(AtomicBool::new(true)))
+    }
+}
+
+impl LinkState {
+    /// Notes what the port says.
+    pub fn set(&self, up: bool) {
+        self.0.store(up, Ordering::Relaxed);
+    }
+
+    /// Whether frames get through.
+    pub fn is_up(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// Which MAC has which address. Static in this version: the NICs of this daemon and `[[nic.neighbor]]`.

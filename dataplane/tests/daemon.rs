@@ -303,6 +303,74 @@ fn two_daemons_over_memif() {
     }
 }
 
+#[test]
+fn a_port_without_a_peer_is_down_until_it_comes() {
+    let _alone = alone();
+    let dir = TempDir::new();
+    let socket = dir.path().join("memif.sock");
+    let socket = socket.to_str().expect("a plain path");
+    let (a, b) = ("10.78.0.1", "10.78.0.2");
+    let left = Daemon::start(&memif(socket, "server", a, b, "02:52:4c:4e:00:02"));
+    let state = || left.json(&["show", "ports"])["ports"][0]["state"].clone();
+    let file = |name: &str| {
+        let path = format!("all/sys/class/infiniband/roce0/ports/1/{name}");
+        fs::read_to_string(tree_of(&left).join(path)).expect("the tree is there")
+    };
+    assert_eq!(state(), "DOWN");
+    assert_eq!(
+        (file("state"), file("phys_state")),
+        ("1: DOWN\n".into(), "2: Polling\n".into())
+    );
+    let seen = left.run_program("devinfo", "ibv_devinfo", &["-d", "roce0"]);
+    assert!(seen.stdout.contains("PORT_DOWN (1)"), "{}", seen.report());
+
+    let right = Daemon::start(&memif(socket, "client", b, a, "02:52:4c:4e:00:01"));
+    wait_for("link", PATIENCE, || {
+        state() == "ACTIVE" && file("state") == "4: ACTIVE\n"
+    });
+    let seen = left.run_program("devinfo", "ibv_devinfo", &["-d", "roce0"]);
+    assert!(seen.stdout.contains("PORT_ACTIVE (4)"), "{}", seen.report());
+
+    drop(right);
+    wait_for("end of the link", PATIENCE, || {
+        state() == "DOWN" && file("state") == "1: DOWN\n"
+    });
+    let log = left.log();
+    for line in ["link up", "link down"] {
+        assert_eq!(log.matches(line).count(), 1, "{log}");
+    }
+}
+
+#[test]
+fn what_this_version_does_not_have_is_logged_once_for_a_program() {
+    let _alone = alone();
+    let daemon = Daemon::pair();
+    daemon
+        .run_program("devinfo", "ibv_devinfo", &["-v"])
+        .expect_ok();
+    assert!(
+        !daemon.log().contains("WARN"),
+        "probing is no fault: {}",
+        daemon.log()
+    );
+    let mut program = daemon.program("ibv_srq_pingpong", &["-g", "0", "-d", "roce0"]);
+    program.env("ROCELINE_DEBUG", "1");
+    let refused = Process::start(daemon.dir(), "srq", &mut program).finish(PATIENCE);
+    assert!(!refused.ok(), "{}", refused.report());
+    assert!(
+        refused.stderr.contains("CREATE_SRQ"),
+        "{}",
+        refused.report()
+    );
+    let log = daemon.log();
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("WARN")).collect();
+    assert_eq!(lines.len(), 1, "{log}");
+    assert!(
+        lines[0].contains("CREATE_SRQ") && lines[0].contains("not supported"),
+        "{log}"
+    );
+}
+
 /// As an ordinary user without capabilities: the daemon, the shim and the programs.
 #[test]
 fn no_privilege_is_needed() {

@@ -10,8 +10,10 @@ use roceline_abi::control::{
 
 use crate::client::{self, Broken, Reply};
 use crate::context::Context;
+use crate::say::{say, text};
 use crate::sys::{self, fail};
 use crate::table::{self, Role};
+use crate::view;
 
 /// Flag of an extended command.
 const EXTENDED: u32 = 0x8000_0000;
@@ -165,6 +167,10 @@ fn ask(context: &'static Context, command: &Command<'_>) -> Result<(), c_int> {
             }
         })?;
     if reply.header.error != 0 {
+        if view::env(c"ROCELINE_DEBUG").is_some() {
+            let (number, reason) = (command.number & !EXTENDED, text(&into[..reply.len]));
+            say(format_args!("command {number}: {reason}"));
+        }
         return Err(reply.header.error);
     }
     let len = reply.len.min(command.room);

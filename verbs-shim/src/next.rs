@@ -100,5 +100,9 @@ functions! {
     fcntl(c_int, c_int, usize) -> c_int;
     close_range(c_uint, c_uint, c_int) -> c_int;
     socket(c_int, c_int, c_int) -> c_int;
+    getxattr(*const c_char, *const c_char, *mut c_void, size_t) -> ssize_t;
+    lgetxattr(*const c_char, *const c_char, *mut c_void, size_t) -> ssize_t;
+    listxattr(*const c_char, *mut c_char, size_t) -> ssize_t;
+    llistxattr(*const c_char, *mut c_char, size_t) -> ssize_t;
     inotify_add_watch(c_int, *const c_char, u32) -> c_int;
 }

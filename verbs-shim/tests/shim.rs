@@ -175,6 +175,22 @@ fn a_refusal_names_the_device() {
 }
 
 #[test]
+fn why_a_command_was_refused_is_said_to_who_asks() {
+    let bench = Bench::new("debug", Manner::default());
+    let said = |debug: &str| {
+        let mut probe = bench.probe("commands");
+        let output = probe
+            .env("ROCELINE_DEBUG", debug)
+            .output()
+            .expect("the probe");
+        assert!(output.status.success(), "{}", text(&output));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert_eq!(said(""), "", "a program's output is its own");
+    assert_eq!(said("1"), "roceline: command 5000: the reason\n");
+}
+
+#[test]
 fn without_a_daemon_the_socket_and_the_remedy_are_named() {
     let scratch = Scratch::new("no-daemon");
     write_tree(&scratch.socket());

@@ -24,6 +24,7 @@
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -99,8 +100,22 @@ static void check_line(FILE *file, const char *expected)
 	fclose(file);
 }
 
+/* What `ls -l` asks of each entry: no such attribute, or none at all here, but not "no such file". */
+static void check_attributes(const char *path)
+{
+	char text[256];
+
+	CHECK(getxattr(path, "system.posix_acl_access", text, sizeof text) < 0 && errno != ENOENT);
+	CHECK(lgetxattr(path, "system.posix_acl_access", text, sizeof text) < 0 && errno != ENOENT);
+	CHECK(listxattr(path, text, sizeof text) >= 0 || errno != ENOENT);
+	CHECK(llistxattr(path, text, sizeof text) >= 0 || errno != ENOENT);
+}
+
 static void case_paths(void)
 {
+	check_attributes(DEVICE);
+	check_attributes(NODE);
+
 	struct stat st;
 	struct statx stx;
 	char text[PATH_MAX], link[64];

@@ -6,7 +6,7 @@ use roceline_engine::verbs::Mtu;
 use roceline_engine::wire::Gid;
 
 use super::{Config, NicConfig};
-use crate::nic::{GidEntry, Neighbours, NicInfo};
+use crate::nic::{GidEntry, LinkState, Neighbours, NicInfo};
 
 impl Config {
     /// The NICs in the order of their indices.
@@ -50,6 +50,7 @@ fn nic_info(index: u32, nic: &NicConfig) -> NicInfo {
         active_mtu: Mtu::for_port(nic.mtu).unwrap_or(Mtu::M256),
         memory: nic.memory,
         node_guid: eui64(nic.mac),
+        link: LinkState::default(),
     }
 }
 

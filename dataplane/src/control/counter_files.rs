@@ -1,6 +1,6 @@
-//! Keeps the counter files of the device tree true.
+//! Keeps the counter files of the device tree true, and those of the ports' links.
 //!
-//! In: the lcore's counters, asked for by message, and `hw_counters/lifespan`, which anybody who may write it may set. Out: the
+//! In: the lcore's counters, asked for by message, what it says of links, and `hw_counters/lifespan`, which anybody who may write it may set. Out: the
 //! files. One thread does it; it ends when the value is dropped.
 //!
 //! In the kernel, `lifespan` is how long (ms) a read of `hw_counters` may be answered from what was read before. A file
@@ -17,7 +17,7 @@ use super::LcorePort;
 use super::counters::NicCounters;
 use super::tree::{CounterFile, Tree, counter_files};
 use crate::lcore::message::{Command, ContextId, NicSnapshot, Reply, Request};
-use crate::nic::NicInfo;
+use crate::nic::{LinkState, NicInfo};
 
 /// A change of `lifespan` is seen after this time at the latest.
 const LONGEST_TICK: Duration = Duration::from_secs(1);
@@ -68,10 +68,30 @@ impl Drop for CounterFiles {
 struct Nic {
     index: u32,
     name: String,
+    link: LinkState,
+    /// What the files, and the log, say of the link; not known at the start.
+    up: Option<bool>,
     lifespan: Duration,
     written_at: Option<Instant>,
     /// What the files say.
     files: Vec<CounterFile>,
+}
+
+impl Nic {
+    /// Tells the tree and the log if the link came or went.
+    fn follow_link(&mut self, tree: &Tree) -> io::Result<()> {
+        let up = self.link.is_up();
+        if self.up == Some(up) {
+            return Ok(());
+        }
+        tree.update_link(&self.name, up)?;
+        match self.up.replace(up) {
+            None => {}
+            Some(_) if up => tracing::info!(nic = self.name, "link up"),
+            Some(_) => tracing::warn!(nic = self.name, "link down"),
+        }
+        Ok(())
+    }
 }
 
 struct Writer {
@@ -86,6 +106,8 @@ impl Writer {
         let nics = nics.iter().map(|nic| Nic {
             index: nic.index,
             name: nic.name.clone(),
+            link: nic.link.clone(),
+            up: None,
             lifespan: Tree::LIFESPAN,
             written_at: None,
             files: counter_files(&NicCounters::default()),
@@ -109,6 +131,9 @@ impl Writer {
         let mut asked: Vec<(u32, Vec<NicSnapshot>)> = Vec::new();
         let mut problem = None;
         for nic in &mut self.nics {
+            if let Err(error) = nic.follow_link(&self.tree) {
+                problem = Some(error);
+            }
             match self.tree.lifespan(&nic.name, nic.lifespan) {
                 Ok(lifespan) => nic.lifespan = lifespan,
                 Err(error) => problem = Some(error),

@@ -72,7 +72,7 @@ pub enum CommandError {
         at: u64,
         perms: String,
     },
-    #[error("{0} queue pairs are not supported yet")]
+    #[error("{0} queue pairs are not supported in this version")]
     QpType(&'static str),
     #[error("queue pair state {0} does not exist")]
     QpState(u32),
@@ -191,11 +191,13 @@ impl CommandError {
         }
     }
 
-    /// True for what programs probe in normal operation; the log keeps quiet about it.
-    pub fn is_probe(&self) -> bool {
+    /// True for a feature that this version does not have: a program may ask for it again and again, and the log says so once.
+    pub fn is_missing_feature(&self) -> bool {
         matches!(
             self,
-            CommandError::Unsupported(_) | CommandError::UnknownExtended(_)
+            CommandError::Unsupported(_)
+                | CommandError::UnknownExtended(_)
+                | CommandError::QpType(_)
         )
     }
 }

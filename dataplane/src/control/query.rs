@@ -155,7 +155,7 @@ pub struct Port {
     pub device: String,
     /// 1.
     pub port: u32,
-    /// `ACTIVE`.
+    /// `ACTIVE`, or `DOWN` without a link.
     pub state: String,
     /// MAC.
     pub mac: String,
@@ -427,7 +427,11 @@ fn port(nic: &NicInfo, all: &[(u32, Snapshot)]) -> Port {
     Port {
         device: nic.name.clone(),
         port: limits::PORT.into(),
-        state: "ACTIVE".into(),
+        state: if nic.link.is_up() {
+            "ACTIVE".into()
+        } else {
+            "DOWN".into()
+        },
         mac: mac(nic.mac),
         mtu: nic.port_mtu,
         counters: counters(nic, all).1,

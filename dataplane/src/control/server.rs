@@ -1,6 +1,6 @@
 //! The listening socket: one thread accepts, each connection gets a thread of its own.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -22,6 +22,8 @@ use crate::lcore::message::{Command, ContextId, Reply, Request};
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a shutdown waits for sessions to close their contexts.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+/// Refusals of one process that the log tells of.
+const MAX_REFUSALS: usize = 64;
 /// Pause when no connection can be accepted for want of descriptors or memory.
 const ACCEPT_PAUSE_MS: i32 = 100;
 
@@ -51,6 +53,8 @@ struct Sessions {
 struct Process {
     connections: usize,
     queue_bytes: Arc<AtomicU64>,
+    /// What it was refused because this version does not have it.
+    refused: HashSet<String>,
 }
 
 struct Live {
@@ -135,6 +139,16 @@ impl Shared {
             .get(&pid)
             .map(|own| own.queue_bytes.clone())
             .unwrap_or_default()
+    }
+
+    /// Whether a process is refused this for the first time, by command and reason.
+    pub fn first_refusal(&self, pid: i32, command: &str, reason: &str) -> bool {
+        let mut sessions = self.sessions();
+        let Some(own) = sessions.processes.get_mut(&pid) else {
+            return true;
+        };
+        // A program that makes up numbers of commands has said enough.
+        own.refused.len() < MAX_REFUSALS && own.refused.insert(format!("{command}: {reason}"))
     }
 
     fn enter(&self, socket: &Arc<OwnedFd>, pid: i32) -> Result<u64, &'static str> {

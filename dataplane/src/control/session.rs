@@ -243,21 +243,15 @@ impl Session<'_> {
             Some(Kind::MemoryFile | Kind::Memory | Kind::Reach) => "memory",
             None => "unknown",
         };
-        if error.is_probe() {
-            tracing::debug!(pid, device, command, errno, "{error}");
-        } else {
-            tracing::warn!(pid, device, command, errno, "{error}");
-        }
-        // A query's sentence goes to the person who asked; a program's call has room for the errno only.
         let text = error.to_string();
-        self.reply_error(
-            errno,
-            if kind == Some(Kind::Query) {
-                text.as_bytes()
-            } else {
-                &[]
-            },
-        )
+        if error.is_missing_feature() && !self.shared.first_refusal(pid, command, &text) {
+            tracing::debug!(pid, device, command, errno, "{text}");
+        } else {
+            tracing::warn!(pid, device, command, errno, "{text}");
+        }
+        // The sentence goes to the person who asked. A program's call has room for the errno only, but the shim shows the
+        // sentence to who wants it.
+        self.reply_error(errno, text.as_bytes())
     }
 
     fn reply_error(&self, errno: i32, payload: &[u8]) -> bool {

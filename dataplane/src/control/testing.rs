@@ -25,7 +25,7 @@ use crate::impair::Place;
 use crate::lcore::message::{
     Command, ContextId, EventPipe, ImpairCommand, NewContext, PlaceReport, Reply, Request, Snapshot,
 };
-use crate::nic::{GidEntry, Neighbours, NicInfo};
+use crate::nic::{GidEntry, LinkState, Neighbours, NicInfo};
 
 /// A NIC `roceN` with 10.77.0.N+1 and fd77::N+1.
 pub fn nic(index: u32, active_mtu: Mtu) -> NicInfo {
@@ -46,6 +46,7 @@ pub fn nic(index: u32, active_mtu: Mtu) -> NicInfo {
         active_mtu,
         memory: roceline_abi::control::MemoryPolicy::Auto,
         node_guid: [2, 0, 0, 0xff, 0xfe, 0, 0, last],
+        link: LinkState::default(),
     }
 }
 
@@ -431,7 +432,10 @@ impl Program {
     /// The same, which must fail; gives the errno.
     pub fn errno(&self, command: &[u8]) -> i32 {
         let answer = self.uverbs(command);
-        assert!(answer.payload.is_empty() && answer.fds.is_empty());
+        assert!(
+            !answer.payload.is_empty() && answer.fds.is_empty(),
+            "no reason"
+        );
         answer.header.error
     }
 

@@ -34,8 +34,9 @@ pub const GID_TABLE_LEN: usize = 16;
 pub const PKEY_TABLE_LEN: usize = 1;
 /// The default P_Key, full member.
 pub const DEFAULT_PKEY: u16 = 0xffff;
-/// Capabilities of a port, `port_cap_flags` of QUERY_PORT: IB_PORT_CM_SUP, as the rxe kernel driver says.
-pub const PORT_CAP_FLAGS: u32 = 1 << 16;
+/// Capabilities of a port, `cap_mask` and `port_cap_flags` of QUERY_PORT: none. The rxe kernel driver says IB_PORT_CM_SUP, but there
+/// is no connection manager here.
+pub const PORT_CAP_FLAGS: u32 = 0;
 /// Major number of the uverbs character devices.
 pub const UVERBS_MAJOR: u32 = 231;
 /// Minor number of `uverbs0`.
@@ -136,6 +137,23 @@ impl Tree {
 
 /// The least, so that nobody makes the daemon write files all the time, and the most.
 const LIFESPANS: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(60)];
+
+impl Tree {
+    /// Says that the port of `nic` has a link, or none any more.
+    pub fn update_link(&self, nic: &str, up: bool) -> io::Result<()> {
+        for view in [self.root.join("all"), self.root.join("only").join(nic)] {
+            let port = port_dir(&view, nic);
+            for (name, text) in link_files(up) {
+                // Readers see the old text or the new one.
+                let new = format!(".{name}.new");
+                let _ = fs::remove_file(port.join(&new));
+                put(&port, &new, text)?;
+                fs::rename(port.join(&new), port.join(name))?;
+            }
+        }
+        Ok(())
+    }
+}
 
 impl Drop for Tree {
     fn drop(&mut self) {
@@ -248,8 +266,9 @@ fn device(dir: &Path, nic: &NicInfo) -> io::Result<()> {
 
 fn port(dir: &Path, nic: &NicInfo) -> io::Result<()> {
     make_dir(dir)?;
-    put(dir, "state", "4: ACTIVE")?;
-    put(dir, "phys_state", "5: LinkUp")?;
+    for (name, text) in link_files(nic.link.is_up()) {
+        put(dir, name, text)?;
+    }
     put(dir, "link_layer", "Ethernet")?;
     put(dir, "rate", RATE)?;
     put(dir, "lid", "0x0")?;
@@ -282,6 +301,14 @@ fn port(dir: &Path, nic: &NicInfo) -> io::Result<()> {
     }
 
     Ok(())
+}
+
+/// File name and text of what says whether a port has a link. Without one the rxe kernel driver is in Polling, too.
+fn link_files(up: bool) -> [(&'static str, &'static str); 2] {
+    match up {
+        true => [("state", "4: ACTIVE"), ("phys_state", "5: LinkUp")],
+        false => [("state", "1: DOWN"), ("phys_state", "2: Polling")],
+    }
 }
 
 /// The folders of counters in the view of all devices.
@@ -394,7 +421,7 @@ mod tests {
 
     use super::*;
     use crate::lcore::message::NicSnapshot;
-    use crate::nic::GidEntry;
+    use crate::nic::{GidEntry, LinkState};
 
     fn nic(index: u32) -> NicInfo {
         let addr: IpAddr = format!("10.77.0.{}", index + 1)
@@ -412,6 +439,7 @@ mod tests {
             active_mtu: Mtu::M4096,
             memory: roceline_abi::control::MemoryPolicy::Auto,
             node_guid: [2, 0, 0, 0xff, 0xfe, 0, 0, index as u8],
+            link: LinkState::default(),
         }
     }
 
@@ -442,6 +470,26 @@ mod tests {
     }
 
     #[test]
+    fn a_port_without_a_link_is_down() {
+        let s = Scratch::new("link");
+        let port = |view: &str| format!("{view}/sys/class/infiniband/roce0/ports/1");
+        let both = |s: &Scratch, state: &str, phys: &str| {
+            for view in ["all", "only/roce0"] {
+                assert_eq!(s.read(&format!("{}/state", port(view))), state);
+                assert_eq!(s.read(&format!("{}/phys_state", port(view))), phys);
+            }
+        };
+        let nic = nic(0);
+        nic.link.set(false);
+        let tree = Tree::create(&s.socket(), &[nic]).expect("a tree");
+        both(&s, "1: DOWN\n", "2: Polling\n");
+        tree.update_link("roce0", true).expect("files");
+        both(&s, "4: ACTIVE\n", "5: LinkUp\n");
+        tree.update_link("roce0", false).expect("files");
+        both(&s, "1: DOWN\n", "2: Polling\n");
+    }
+
+    #[test]
     fn files_read_as_the_kernel_prints_them() {
         let s = Scratch::new("format");
         let _tree = Tree::create(&s.socket(), &[nic(0), nic(1)]).expect("a tree");
@@ -463,7 +511,7 @@ mod tests {
         );
         let port = format!("{dev}/ports/1");
         assert_eq!(s.read(&format!("{port}/state")), "4: ACTIVE\n");
-        assert_eq!(s.read(&format!("{port}/cap_mask")), "0x00010000\n");
+        assert_eq!(s.read(&format!("{port}/cap_mask")), "0x00000000\n");
         assert_eq!(s.read(&format!("{port}/pkeys/0")), "0xffff\n");
         let zero = "0000:0000:0000:0000:0000:0000:0000:0000\n";
         assert_eq!(

@@ -65,24 +65,21 @@ fn begin_place(nic: &mut Nic, shared: &mut Shared, place: &Place, slices: &[MemS
     let Some(qp) = nic.qps.get_mut(place.qp) else {
         return;
     };
-    let Some(mbuf) = nic
+    let Some(slot) = nic
         .rx_slots
         .get_mut(place.packet as usize)
         .and_then(Option::take)
     else {
         return;
     };
-    let Some(&(_, packet)) = nic.rx_packets.iter().find(|(tag, _)| *tag == place.packet) else {
-        return;
-    };
     let slices = &slices[place.first as usize..][..usize::from(place.count)];
-    let start = packet.payload_offset as usize;
+    let start = slot.payload_offset;
     let placing = &mut qp.placing[side_index(place.side)];
     if *placing == 0
         && place_now(
             &nic.mrs,
             slices,
-            mbuf.data().get(start..).unwrap_or_default(),
+            slot.mbuf.data().get(start..).unwrap_or_default(),
         )
     {
         shared.placed.push(Placed {
@@ -99,8 +96,8 @@ fn begin_place(nic: &mut Nic, shared: &mut Shared, place: &Place, slices: &[MemS
         qp: place.qp,
         epoch: place.epoch,
         side: place.side,
-        psn: packet.psn,
-        mbuf,
+        psn: slot.psn,
+        mbuf: slot.mbuf,
         then: Then::Placed,
     };
     begin(context, &mut nic.mrs, Direction::Place, slices, start, end);

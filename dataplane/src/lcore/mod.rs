@@ -190,6 +190,7 @@ impl Lcore {
             self.maintain_at = now + MAINTAIN;
             for nic in &mut self.nics {
                 nic.port.maintain();
+                nic.info.link.set(nic.port.link().up);
             }
         }
         work

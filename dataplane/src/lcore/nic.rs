@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use roceline_engine::verbs::QpId;
-use roceline_engine::wire::Packet;
+use roceline_engine::wire::{Packet, Psn};
 use roceline_engine::{Engine, EngineConfig, Nanos, Outputs, Side};
 use slab::Slab;
 
@@ -41,8 +41,8 @@ pub struct Nic {
     /// The burst being received.
     pub rx_burst: Burst,
     /// Its packets, by tag.
-    pub rx_slots: [Option<Mbuf>; RX_BURST],
-    /// What was parsed of them.
+    pub rx_slots: [Option<RxSlot>; RX_BURST],
+    /// What was parsed of them, with the tag.
     pub rx_packets: Vec<(u32, Packet)>,
     /// The port is outside this lcore: it must be polled even when all is quiet.
     pub polled: bool,
@@ -56,6 +56,16 @@ pub struct Nic {
     pub counts: NicCounts,
     /// Rules that impair its packets.
     pub impair: NicImpair,
+}
+
+/// A received packet while the transport judges it, and what a placement of it needs to know.
+pub struct RxSlot {
+    /// The packet.
+    pub mbuf: Mbuf,
+    /// Its PSN.
+    pub psn: Psn,
+    /// Where its payload begins.
+    pub payload_offset: usize,
 }
 
 /// Packets that the transport never saw or never sent.

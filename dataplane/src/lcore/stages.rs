@@ -9,7 +9,7 @@ use roceline_engine::{Nanos, Outcome};
 use super::context::{ContextKey, FETCH_HIGH, PLACE_LIMIT, Then, side_index};
 use super::drain::{drain, fail_overflowed, finish};
 use super::impair;
-use super::nic::{LOOPBACK_LIMIT, Nic, Shared, TX_HIGH};
+use super::nic::{LOOPBACK_LIMIT, Nic, RxSlot, Shared, TX_HIGH};
 use crate::port::RX_BURST;
 
 /// Send requests read for one program in one poll.
@@ -83,7 +83,11 @@ pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
         counters.rdma_rx_packets += 1;
         counters.rdma_rx_bytes += frame.len() as u64;
         nic.rx_packets.push((tag as u32, parsed.packet));
-        nic.rx_slots[tag] = Some(mbuf);
+        nic.rx_slots[tag] = Some(RxSlot {
+            mbuf,
+            psn: parsed.packet.psn,
+            payload_offset: parsed.packet.payload_offset as usize,
+        });
     }
     for i in 0..nic.rx_packets.len() {
         let (tag, packet) = nic.rx_packets[i];

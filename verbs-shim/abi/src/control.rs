@@ -104,7 +104,7 @@ pub struct ReplyHeader {
     pub magic: u32,
     /// [`crate::PROTOCOL_VERSION`] of the daemon; set even when the request's version differs.
     pub version: u32,
-    /// 0, or an errno. A version mismatch is `EPROTO`.
+    /// 0, or an errno, and then the payload is the reason as text, for people. A version mismatch is `EPROTO`.
     pub error: i32,
     /// [`MORE`] or 0.
     pub flags: u32,

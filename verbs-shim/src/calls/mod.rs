@@ -8,3 +8,4 @@ mod dirs;
 mod fds;
 mod open;
 mod stat;
+mod xattr;

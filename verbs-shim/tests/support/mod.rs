@@ -195,6 +195,7 @@ struct Answer {
 fn error(errno: i32) -> Answer {
     Answer {
         error: errno,
+        payload: b"the reason".to_vec(),
         ..Answer::default()
     }
 }

@@ -1,6 +1,9 @@
 //! Commands that fail, each with its errno, and nothing else happens.
 
 use super::*;
+use crate::control::seqpacket;
+use crate::control::server::start_session;
+use crate::control::testing::own_peer;
 
 #[test]
 fn paths_are_resolved_or_refused_with_the_right_errno() {
@@ -159,6 +162,24 @@ fn paths_are_resolved_or_refused_with_the_right_errno() {
     assert_eq!(
         program.errno(&Modify { current: 9, ..rts }.plain()),
         libc::EINVAL
+    );
+}
+
+#[test]
+fn a_missing_feature_is_news_once_for_a_process() {
+    let Bench { shared, .. } = bench();
+    // Only a process that is connected is remembered.
+    let (_connection, theirs) = seqpacket::pair();
+    start_session(&shared, theirs, own_peer()).unwrap();
+    let pid = own_peer().pid;
+    assert!(shared.first_refusal(pid, "CREATE_SRQ", "not here"));
+    assert!(!shared.first_refusal(pid, "CREATE_SRQ", "not here"));
+    assert!(shared.first_refusal(pid, "ALLOC_MW", "not here"));
+    assert!(shared.first_refusal(pid + 1, "CREATE_SRQ", "not here"));
+    let news = (0..1000).filter(|n| shared.first_refusal(pid, "unknown", &n.to_string()));
+    assert!(
+        news.count() < 100,
+        "made-up commands fill neither log nor memory"
     );
 }
 

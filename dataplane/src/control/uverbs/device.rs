@@ -23,8 +23,12 @@ const CAP_RC_RNR_NAK_GEN: u32 = 1 << 12;
 const PORT_IP_BASED_GIDS: u32 = 1 << 26;
 /// `IB_UVERBS_QPF_GRH_REQUIRED`, likewise.
 const PORT_GRH_REQUIRED: u8 = 1;
+/// `IB_PORT_DOWN`.
+const STATE_DOWN: u8 = 1;
 /// `IB_PORT_ACTIVE`.
 const STATE_ACTIVE: u8 = 4;
+/// Physical state "polling".
+const PHYS_POLLING: u8 = 2;
 /// Physical state "link up".
 const PHYS_LINK_UP: u8 = 5;
 /// 4 lanes of EDR: 100 Gb/s, as the `rate` file in the sysfs tree says.
@@ -115,18 +119,19 @@ pub fn query_port(context: &mut Context, call: &Call<'_>) -> Result<Answer, Comm
     if request.port_num != limits::PORT {
         return Err(CommandError::Port(request.port_num));
     }
+    let up = context.nic().link.is_up();
     let response = QueryPortResp {
         port_cap_flags: PORT_CAP_FLAGS | PORT_IP_BASED_GIDS,
         max_msg_sz: limits::MAX_MSG_SIZE,
         gid_tbl_len: GID_TABLE_LEN as u32,
         pkey_tbl_len: PKEY_TABLE_LEN as u16,
-        state: STATE_ACTIVE,
+        state: if up { STATE_ACTIVE } else { STATE_DOWN },
         max_mtu: Mtu::M4096 as u8,
         active_mtu: context.nic().active_mtu as u8,
         max_vl_num: 1,
         active_width: WIDTH_4X,
         active_speed: SPEED_EDR,
-        phys_state: PHYS_LINK_UP,
+        phys_state: if up { PHYS_LINK_UP } else { PHYS_POLLING },
         link_layer: LINK_ETHERNET,
         flags: PORT_GRH_REQUIRED,
         ..Default::default()
