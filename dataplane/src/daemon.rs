@@ -16,6 +16,7 @@ use crate::config::{Config, Hugepages, Idle, PortSpec};
 use crate::control::counter_files::CounterFiles;
 use crate::control::tree::Tree;
 use crate::control::{ControlConfig, ControlError, DeviceLimits, Server};
+use crate::failures::FailureLog;
 use crate::lcore::{IdlePolicy, Lcore, LcoreConfig, Mailbox, NicConfig};
 use crate::memory::helper::LcoreWake;
 use crate::nic::NicInfo;
@@ -123,6 +124,12 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), DaemonError> {
     let lcore_config = lcore_config(&config);
 
     let signal_handle = signals.handle();
+    let failures =
+        FailureLog::start(Arc::clone(&mailbox)).map_err(|source| DaemonError::System {
+            what: "failure log thread",
+            source,
+        })?;
+    let failure_log = failures.thread();
     let lcore = {
         let (mailbox, wake, stop) = (Arc::clone(&mailbox), Arc::clone(&wake), Arc::clone(&stop));
         let eal = eal.clone();
@@ -138,6 +145,7 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), DaemonError> {
                         source,
                     }
                 })?;
+            lcore.tell_failures(failure_log);
             lcore.run(&stop);
             Ok::<(), DaemonError>(())
         })
@@ -170,6 +178,7 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), DaemonError> {
     }
     // New opens end first, then sessions, then the loop; EAL and its ports go last, by their owners' drop.
     drop(counters);
+    drop(failures);
     server.stop();
     stop.store(true, Ordering::SeqCst);
     wake.ring();

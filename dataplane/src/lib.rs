@@ -5,6 +5,7 @@ pub mod cli;
 pub mod config;
 pub mod control;
 pub mod daemon;
+mod failures;
 pub mod impair;
 pub mod lcore;
 pub mod memory;

@@ -111,6 +111,7 @@ impl Producer {
             async_events: event_pipe()?,
             program: id,
             pid: std::process::id(),
+            comm: [0; 16],
         };
         let mut producer = Producer {
             file,

@@ -10,6 +10,7 @@ mod doctor;
 mod elf;
 mod impair;
 mod nic;
+mod post_mortem;
 mod run;
 mod shim;
 mod show;
@@ -96,6 +97,10 @@ enum CliError {
     Wait(#[from] wait::NotReady),
     #[error("no queue pair has the number {0:#08x}: `roceline show qps` lists those that exist")]
     NoQp(u32),
+    #[error("{0}")]
+    Usage(String),
+    #[error("{0}")]
+    NoRecord(String),
     #[error("stdout: {0}")]
     Output(#[from] io::Error),
     #[error("{0} of the checks failed; each says how to mend it")]

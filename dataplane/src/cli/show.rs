@@ -7,23 +7,33 @@ use clap::{Parser, ValueEnum};
 use serde_json::Value;
 
 use super::CliError;
+use super::post_mortem::{self, Which};
 use super::table::Table;
 use crate::control::client::{Client, ClientError};
+use crate::control::post_mortem::PostMortemsReply;
 use crate::control::query::{DevicesReply, MrsReply, PortsReply, QpsReply, Query};
 
 const EXAMPLES: &str = "\
 Examples:
   roceline show
   roceline show qps
+  roceline show qp --post-mortem            # which queue pairs failed
+  roceline show qp --post-mortem last       # why the last one did, and what to do
+  roceline show qp --post-mortem 0x11
   roceline show devices --json | jq '.devices[].gids'";
 
 /// Show devices, queue pairs, memory regions or ports
 #[derive(Debug, Parser)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// What to show
-    #[arg(value_enum, default_value = "devices")]
-    what: What,
+    /// What to show [default: devices]
+    #[arg(value_enum)]
+    what: Option<What>,
+
+    /// Why queue pairs failed: of the one with this number, of the `last` one, or a list. Records of the newest
+    /// failures outlive the queue pair and its program
+    #[arg(long, value_name = "QPN|last", num_args = 0..=1, default_missing_value = "all")]
+    post_mortem: Option<Which>,
 
     /// Print JSON
     #[arg(long)]
@@ -35,6 +45,7 @@ enum What {
     /// Devices, their addresses, GIDs and objects
     Devices,
     /// Queue pairs of all programs
+    #[value(alias = "qp")]
     Qps,
     /// Memory regions of all programs
     Mrs,
@@ -44,7 +55,11 @@ enum What {
 
 pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
     let client = Client::connect(socket)?;
-    let query = match args.what {
+    if let Some(which) = args.post_mortem {
+        return why_failed(&client, which, &args);
+    }
+    let what = args.what.unwrap_or(What::Devices);
+    let query = match what {
         What::Devices => Query::Devices,
         What::Qps => Query::Qps,
         What::Mrs => Query::Mrs,
@@ -55,11 +70,31 @@ pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
     if args.json {
         return Ok(write_json(&mut out, &answer)?);
     }
-    match args.what {
+    match what {
         What::Devices => devices(&mut out, &decode(answer)?)?,
         What::Qps => qps(&mut out, &decode(answer)?)?,
         What::Mrs => mrs(&mut out, &decode(answer)?)?,
         What::Ports => ports(&mut out, &decode(answer)?)?,
+    }
+    Ok(())
+}
+
+fn why_failed(client: &Client, which: Which, args: &Args) -> Result<(), CliError> {
+    if !matches!(args.what, None | Some(What::Qps)) {
+        return Err(CliError::Usage(
+            "--post-mortem is about queue pairs: `roceline show qp --post-mortem`".into(),
+        ));
+    }
+    let mut reply: PostMortemsReply = client.ask(&Query::PostMortems)?;
+    post_mortem::choose(&mut reply, which).map_err(CliError::NoRecord)?;
+    let mut out = io::stdout().lock();
+    if args.json {
+        let value = serde_json::to_value(&reply).map_err(io::Error::other)?;
+        return Ok(write_json(&mut out, &value)?);
+    }
+    match (which, &reply.post_mortems[..]) {
+        (Which::Last | Which::Qpn(_), [record]) => post_mortem::full(&mut out, record)?,
+        _ => post_mortem::list(&mut out, &reply)?,
     }
     Ok(())
 }

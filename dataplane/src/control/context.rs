@@ -66,6 +66,17 @@ pub struct Opened {
     pub wake: OwnedFd,
 }
 
+/// Name of a process as the kernel gives it; zeros where it cannot be known.
+fn comm(pid: i32) -> [u8; 16] {
+    let mut name = [0; 16];
+    if let Ok(text) = std::fs::read(format!("/proc/{pid}/comm")) {
+        let text = text.trim_ascii_end();
+        let len = text.len().min(name.len());
+        name[..len].copy_from_slice(&text[..len]);
+    }
+    name
+}
+
 impl Context {
     /// Opens a device for `peer`; `mem` is the program's `/proc/self/mem`.
     pub fn open(
@@ -124,6 +135,7 @@ impl Context {
             } else {
                 request.pid
             },
+            comm: comm(peer.pid),
         };
         context.done(Command::Open(Box::new(new)))?;
         let reply = OpenReply {

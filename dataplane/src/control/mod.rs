@@ -20,6 +20,7 @@ pub mod counters;
 mod error;
 pub mod impair;
 pub mod limits;
+pub mod post_mortem;
 mod program_memory;
 pub mod query;
 mod queue_memory;

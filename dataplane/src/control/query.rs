@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 
 use super::counters::{NicCounters, of_qp};
 use super::error::CommandError;
-use super::limits;
 use super::seqpacket::Peer;
 use super::server::Shared;
+use super::{limits, post_mortem};
 use crate::impair::Spec;
-use crate::lcore::message::{Command, ContextId, Reply, Snapshot};
+use crate::lcore::message::{Command, ContextId, PostMortemReport, Reply, Snapshot};
 use crate::nic::NicInfo;
 
 /// A question, or, for operators, an order.
@@ -38,6 +38,8 @@ pub enum Query {
     Version,
     /// -> [`LcoresReply`]
     Lcores,
+    /// Queue pairs that failed. -> [`PostMortemsReply`](super::post_mortem::PostMortemsReply)
+    PostMortems,
     /// The rules and their counts. -> [`ImpairReply`](super::impair::ImpairReply)
     Impair,
     /// Adds a rule. -> [`AddedReply`](super::impair::AddedReply)
@@ -315,6 +317,7 @@ pub(super) fn answer(shared: &Shared, peer: Peer, payload: &[u8]) -> Result<Vec<
         Query::Mrs => json(&MrsReply {
             mrs: mrs(&snapshots(shared)?),
         }),
+        Query::PostMortems => json(&post_mortem::reply(&post_mortems(shared)?)),
         Query::Lcores => json(&LcoresReply {
             lcores: lcores(&snapshots(shared)?),
         }),
@@ -327,6 +330,18 @@ pub(super) fn answer(shared: &Shared, peer: Peer, payload: &[u8]) -> Result<Vec<
 
 fn json(reply: &impl Serialize) -> Result<Vec<u8>, CommandError> {
     serde_json::to_vec(reply).map_err(|e| CommandError::Query(e.to_string()))
+}
+
+/// What all lcores keep of queue pairs that failed.
+fn post_mortems(shared: &Shared) -> Result<Vec<PostMortemReport>, CommandError> {
+    let mut all = Vec::new();
+    for nic in shared.first_nic_of_each_lcore() {
+        match shared.ask(nic, ContextId(0), Command::PostMortems)? {
+            Reply::PostMortems(reports) => all.extend(reports),
+            other => return Err(CommandError::BadAnswer("PostMortems", format!("{other:?}"))),
+        }
+    }
+    Ok(all)
 }
 
 /// What each lcore owns, by its number.
@@ -347,7 +362,6 @@ fn ask(
             other => return Err(CommandError::BadAnswer("Snapshot", format!("{other:?}"))),
         }
     }
-    all.sort_by_key(|(owner, _)| *owner);
     Ok(all)
 }
 
@@ -528,6 +542,7 @@ mod tests {
                 },
                 r#"{"query":"impair-remove","rules":["7"]}"#,
             ),
+            (Query::PostMortems, r#"{"query":"postmortems"}"#),
         ] {
             assert_eq!(serde_json::to_string(&query).unwrap(), text);
             assert_eq!(serde_json::from_str::<Query>(text).unwrap(), query);

@@ -244,6 +244,7 @@ fn name(command: &Command) -> &'static str {
         Command::Snapshot => "Snapshot",
         Command::Impair(_) => "Impair",
         Command::Counters => "Counters",
+        Command::PostMortems => "PostMortems",
     }
 }
 

@@ -190,6 +190,7 @@ impl State {
                 Reply::Snapshot(Box::new(self.snapshot.clone()))
             }
             Command::Impair(command) => self.impair(command),
+            Command::PostMortems => Reply::PostMortems(Vec::new()),
         }
     }
 

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
 use roceline_abi::layout::{ARM_OFFSET, MAX_CQS, MAX_QPS};
-use roceline_engine::Nanos;
 use roceline_engine::memory::MrAttr;
 use roceline_engine::verbs::{QpAttr, QpError, QpId, QpInit, QpState, mask};
 use roceline_engine::wire::{HeaderTemplate, udp_sport};
+use roceline_engine::{Nanos, Owner};
 use slab::Slab;
 
 use super::Lcore;
@@ -19,6 +19,7 @@ use super::events::EventWriter;
 use super::impair;
 use super::message::{Command, EventPipe, NewContext, QueueLoc, Reply, Request};
 use super::nic::{Nic, Shared};
+use super::post_mortems::post_mortems;
 use super::queue::{CompletionQueue, RecvQueue, SendQueue};
 use super::snapshot::{counters, snapshot};
 use crate::memory::Reach;
@@ -26,6 +27,9 @@ use crate::memory::helper::{CAPACITY, MemHelper};
 
 /// Lcore slot of the one lcore of this version.
 const SLOT: u32 = 0;
+
+/// Queue pairs of a program that goes without destroying them of which a record is kept.
+const BURIED: usize = 8;
 
 /// Why a command failed: errno and a sentence.
 type Failure = (i32, String);
@@ -47,6 +51,7 @@ pub fn serve(lcore: &mut Lcore, request: Request, now: Nanos) {
         Command::Snapshot => Ok(Reply::Snapshot(Box::new(snapshot(lcore)))),
         Command::Impair(command) => impair::serve(lcore, command),
         Command::Counters => Ok(Reply::Snapshot(Box::new(counters(lcore)))),
+        Command::PostMortems => Ok(Reply::PostMortems(post_mortems(lcore, now))),
         command => match lcore.ids.get(&context).copied() {
             None => failed(libc::EIO, format!("context {} does not exist", context.0)),
             Some(key) => {
@@ -54,7 +59,7 @@ pub fn serve(lcore: &mut Lcore, request: Request, now: Nanos) {
                 match command {
                     Command::Close => {
                         lcore.ids.remove(&context);
-                        let gone = close(nic, &mut lcore.shared, key, reply);
+                        let gone = close(nic, &mut lcore.shared, key, reply, now);
                         if let Some(context) = gone {
                             lcore.forget(context);
                         }
@@ -192,7 +197,8 @@ fn in_context(
         | Command::DeregMr { .. }
         | Command::Snapshot
         | Command::Counters
-        | Command::Impair(_) => failed(libc::EINVAL, "command out of place"),
+        | Command::Impair(_)
+        | Command::PostMortems => failed(libc::EINVAL, "command out of place"),
     }
 }
 
@@ -212,6 +218,7 @@ fn open(lcore: &mut Lcore, id: super::message::ContextId, new: NewContext) -> Se
     let context = Context {
         nic: new.nic as usize,
         pid: new.pid,
+        comm: new.comm,
         bells: Doorbells::new(Arc::clone(&new.file), SLOT),
         file: new.file,
         wake: new.wake,
@@ -451,6 +458,8 @@ fn create_qp(nic: &mut Nic, shared: &mut Shared, key: ContextKey, new: NewQp) ->
         }
         Err(error) => return failed(libc::EOPNOTSUPP, error.to_string()),
     };
+    let Context { pid, comm, .. } = shared.contexts[key];
+    nic.engine.set_owner(id, Owner { pid, name: comm });
     own_pd(shared, key, init.pd)?.users += 1;
     own_cq(shared, key, init.send_cq)?.users += 1;
     own_cq(shared, key, init.recv_cq)?.users += 1;
@@ -570,8 +579,12 @@ fn close(
     shared: &mut Shared,
     key: ContextKey,
     reply: SyncSender<Reply>,
+    now: Nanos,
 ) -> Option<Context> {
     let qps: Vec<_> = shared.contexts[key].qps.iter().map(|(_, id)| *id).collect();
+    for &id in qps.iter().take(BURIED) {
+        nic.engine.bury_qp(id, now);
+    }
     for id in qps {
         destroy_qp(nic, shared, key, id);
     }

@@ -41,6 +41,8 @@ pub struct Context {
     pub nic: usize,
     /// For messages only.
     pub pid: u32,
+    /// Name of the program, for messages only.
+    pub comm: [u8; 16],
     /// The shared file.
     pub file: Arc<ContextFile>,
     /// Its doorbells.

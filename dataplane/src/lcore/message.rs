@@ -5,10 +5,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
-use roceline_engine::Counters;
 use roceline_engine::fabric::impair::{Counts, Rule};
 use roceline_engine::memory::Access;
 use roceline_engine::verbs::{QpAttr, QpInit};
+use roceline_engine::{Counters, Nanos, PostMortem};
 use serde::Serialize;
 
 use crate::impair::Place;
@@ -56,6 +56,8 @@ pub struct NewContext {
     pub program: u64,
     /// For messages only.
     pub pid: u32,
+    /// Name of its program as the kernel gives it, padded with zeros; for messages only.
+    pub comm: [u8; 16],
 }
 
 /// What a control thread asks of a context's owner. Handles are the numbers that rdma-core sees.
@@ -159,6 +161,8 @@ pub enum Command {
     Counters,
     /// Rules that impair packets. No context needed. -> `Done`, or `Impair` for a report
     Impair(ImpairCommand),
+    /// Records of queue pairs that failed. No context needed. -> `PostMortems`
+    PostMortems,
 }
 
 /// What to do about rules.
@@ -247,6 +251,8 @@ pub enum Reply {
     Snapshot(Box<Snapshot>),
     /// What the rules did.
     Impair(Vec<PlaceReport>),
+    /// Records of all NICs.
+    PostMortems(Vec<PostMortemReport>),
 }
 
 /// A command with its way back.
@@ -258,6 +264,17 @@ pub struct Request {
     pub command: Command,
     /// Where the one reply goes.
     pub reply: SyncSender<Reply>,
+}
+
+/// The record of a queue pair that failed.
+#[derive(Clone, Debug)]
+pub struct PostMortemReport {
+    /// Device name.
+    pub device: String,
+    /// How long ago it failed.
+    pub age: Nanos,
+    /// The record.
+    pub record: PostMortem,
 }
 
 /// What an lcore owns at a moment, for `roceline show` and `roceline stat`.

@@ -15,6 +15,7 @@ mod impair;
 mod mailbox;
 pub mod message;
 mod nic;
+mod post_mortems;
 pub mod probe;
 mod queue;
 pub(crate) mod slice;
@@ -25,6 +26,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::Thread;
 use std::time::Instant;
 
 use roceline_engine::{Counters, EngineConfig, Nanos, Outputs};
@@ -93,6 +95,10 @@ pub struct Lcore {
     maintain_at: Nanos,
     polls: u64,
     empty_polls: u64,
+    /// Records of failed queue pairs that `failure_log` was told of.
+    failures: u64,
+    /// Woken when there are more.
+    failure_log: Option<Thread>,
 }
 
 impl Lcore {
@@ -142,7 +148,14 @@ impl Lcore {
             maintain_at: Nanos::ZERO,
             polls: 0,
             empty_polls: 0,
+            failures: 0,
+            failure_log: None,
         })
+    }
+
+    /// Wakes `thread` at the end of each poll in which a queue pair failed.
+    pub fn tell_failures(&mut self, thread: Option<Thread>) {
+        self.failure_log = thread;
     }
 
     /// Polls until `stop` is set (and the lcore woken).
@@ -253,6 +266,14 @@ impl Lcore {
         }
         if !self.shared.event_contexts.is_empty() && now >= self.event_retry {
             self.write_events(now);
+        }
+        let last = |nic: &Nic| nic.engine.post_mortems().last();
+        let failures = self.nics.iter().map(last).sum();
+        if failures != self.failures {
+            self.failures = failures;
+            if let Some(thread) = &self.failure_log {
+                thread.unpark();
+            }
         }
     }
 
