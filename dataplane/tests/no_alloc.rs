@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use roceline::bench::Pair;
 use roceline::bench::producer::{INLINE, SIGNALED};
+use roceline::impair::{Place, Point, Spec};
 use roceline::lcore::probe::NoProbe;
 use roceline::memory::{Mapping, MemoryFile, Range, Reach};
 use roceline_engine::AckPolicy;
@@ -113,6 +114,31 @@ fn the_loop_allocates_nothing_while_data_flows() {
     assert!(count() > before_setup, "the counter works");
     for (from_mapped, to_mapped) in [(0, 0), (BYTES, BYTES), (8192, 4096), (4096, 0), (0, 8192)] {
         data_flows(&mut pair, from_mapped, to_mapped);
+    }
+    impair(&mut pair);
+    data_flows(&mut pair, 0, 0);
+    data_flows(&mut pair, BYTES, BYTES);
+}
+
+/// Rules of all kinds that lose nothing for good, at every place of both NICs.
+fn impair(pair: &mut Pair) {
+    let rules = [
+        "duplicate = 2\nprobability = '5%'",
+        "reorder = 3\nprobability = '5%'",
+        "delay = '1us..20us'\nprobability = '20%'",
+        "corrupt = 'payload.bit'\nprobability = '1%'",
+        "mark_ce = true\nmessage = '1..1000'",
+        "rate = '10Gb/s'",
+        "drop = true\nburst = 'p=1%,r=50%'\npsn_modulo = 50",
+    ];
+    for nic in 0..2 {
+        for point in [Point::Tx, Point::Link, Point::Rx] {
+            for (id, rule) in (1..).zip(rules) {
+                let rule: Spec = toml::from_str(rule).unwrap();
+                pair.impair(Place { nic, point }, rule.compile(id).unwrap())
+                    .unwrap();
+            }
+        }
     }
 }
 

@@ -4,12 +4,17 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
+use std::sync::mpsc::sync_channel;
 
+use roceline_engine::fabric::impair::Rule;
 use roceline_engine::verbs::Mtu;
 use roceline_engine::{AckPolicy, EngineConfig, Retransmission};
 
 use super::producer::{Producer, ProducerQp, eventfd};
 use crate::config::{Config, Preset};
+use crate::control::LcorePort;
+use crate::impair::Place;
+use crate::lcore::message::{Command, ContextId, ImpairCommand, Reply, Request};
 use crate::lcore::probe::NoProbe;
 use crate::lcore::{IdlePolicy, Lcore, LcoreConfig, Mailbox, NicConfig};
 use crate::memory::helper::LcoreWake;
@@ -121,6 +126,31 @@ impl Pair {
             mtu,
             log2_depth,
         )
+    }
+}
+
+impl Pair {
+    /// Puts a rule that impairs packets at a place, behind those that it has.
+    ///
+    /// # Errors
+    /// When the lcore refuses it; the error says why.
+    pub fn impair(&mut self, place: Place, rule: Rule) -> io::Result<()> {
+        let (reply, answer) = sync_channel(1);
+        let rule = Box::new(rule);
+        let request = Request {
+            context: ContextId(0),
+            command: Command::Impair(ImpairCommand::Add { place, rule }),
+            reply,
+        };
+        self.mailbox
+            .send(place.nic, request)
+            .map_err(io::Error::other)?;
+        self.lcore.turn(&mut NoProbe);
+        match answer.try_recv() {
+            Ok(Reply::Done) => Ok(()),
+            Ok(Reply::Failed { reason, .. }) => Err(io::Error::other(reason)),
+            other => Err(io::Error::other(format!("{other:?}"))),
+        }
     }
 }
 
