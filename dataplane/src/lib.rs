@@ -1,6 +1,7 @@
 //! The NIC: everything between DPDK ports and programs. See `docs/architecture.md`.
 
 pub mod bench;
+pub mod capture;
 pub mod cli;
 pub mod config;
 pub mod control;

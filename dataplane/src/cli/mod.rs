@@ -6,6 +6,7 @@
 //! as a shell would that cannot start it.
 
 mod affinity;
+mod capture;
 mod doctor;
 mod elf;
 mod impair;
@@ -40,6 +41,7 @@ Examples, in two terminals:
   roceline run -- ib_write_bw -d roce1 127.0.0.1    # and its client on the other
 
   roceline stat                             # what went over the wire
+  roceline capture -w - | tshark -r -       # each packet of it
   roceline doctor                           # what is missing on this machine
 
 `roceline help COMMAND` says more about each.";
@@ -75,6 +77,7 @@ enum Command {
     Show(show::Args),
     Stat(stat::Args),
     Impair(impair::Args),
+    Capture(capture::Args),
     Doctor(doctor::Args),
 }
 
@@ -103,6 +106,8 @@ enum CliError {
     NoRecord(String),
     #[error("stdout: {0}")]
     Output(#[from] io::Error),
+    #[error("{path}: {source}", path = path.display())]
+    File { path: PathBuf, source: io::Error },
     #[error("{0} of the checks failed; each says how to mend it")]
     Unhealthy(usize),
 }
@@ -141,6 +146,7 @@ fn dispatch(command: Command, socket: Option<PathBuf>, verbosity: u8) -> Result<
         Command::Show(args) => show::run(args, &socket),
         Command::Stat(args) => stat::run(args, &socket),
         Command::Impair(args) => impair::run(args, &socket),
+        Command::Capture(args) => capture::run(args, &socket),
         Command::Doctor(args) => doctor::run(args, &socket),
     }
 }
@@ -164,7 +170,9 @@ mod tests {
             .collect();
         assert_eq!(
             names,
-            ["nic", "wait", "run", "show", "stat", "impair", "doctor"]
+            [
+                "nic", "wait", "run", "show", "stat", "impair", "capture", "doctor"
+            ]
         );
     }
 }

@@ -76,7 +76,8 @@ fn ask(socket: &Path, end: Instant) -> Result<(), ClientError> {
     }
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+/// A number of seconds, with fractions.
+pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     text.parse()
         .ok()
         .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())

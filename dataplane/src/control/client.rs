@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use roceline_abi::PROTOCOL_VERSION;
 use roceline_abi::control::{Kind, MAGIC, MAX_PAYLOAD, MORE, Plain, ReplyHeader, RequestHeader};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::query::{Device, DevicesReply, Lcore, LcoresReply, Query};
 use super::seqpacket;
+use crate::capture::request::Capture;
 
 /// The daemon itself gives an lcore 30 s.
 const TIMEOUT: Duration = Duration::from_secs(35);
@@ -111,17 +113,28 @@ impl Client {
 
     /// Asks, and gives the answer as the reply that [`Query`] names.
     pub fn ask<T: DeserializeOwned>(&self, query: &Query) -> Result<T, ClientError> {
-        let question = serde_json::to_vec(query).map_err(|e| ClientError::Answer(e.to_string()))?;
+        from_json(&self.exchange(Kind::Query, &to_json(query)?)?)
+    }
+
+    /// Asks something of a capture, and gives the answer as the reply that [`Capture`] names.
+    pub fn capture<T: DeserializeOwned>(&self, request: &Capture) -> Result<T, ClientError> {
+        from_json(&self.exchange(Kind::Capture, &to_json(request)?)?)
+    }
+
+    /// The next records of the capture.
+    pub fn records(&self) -> Result<Vec<u8>, ClientError> {
+        self.exchange(Kind::Capture, &to_json(&Capture::Next)?)
+    }
+
+    fn exchange(&self, kind: Kind, question: &[u8]) -> Result<Vec<u8>, ClientError> {
         let header = RequestHeader {
             magic: MAGIC,
             version: PROTOCOL_VERSION.into(),
-            kind: Kind::Query as u32,
+            kind: kind as u32,
             len: question.len() as u32,
         };
-        seqpacket::send(self.socket.as_fd(), &[header.as_bytes(), &question], &[])
-            .map_err(ended)?;
-        let answer = self.receive()?;
-        serde_json::from_slice(&answer).map_err(|e| ClientError::Answer(e.to_string()))
+        seqpacket::send(self.socket.as_fd(), &[header.as_bytes(), question], &[]).map_err(ended)?;
+        self.receive()
     }
 
     fn receive(&self) -> Result<Vec<u8>, ClientError> {
@@ -160,6 +173,14 @@ impl Client {
             }
         }
     }
+}
+
+fn to_json(request: &impl Serialize) -> Result<Vec<u8>, ClientError> {
+    serde_json::to_vec(request).map_err(|e| ClientError::Answer(e.to_string()))
+}
+
+fn from_json<T: DeserializeOwned>(answer: &[u8]) -> Result<T, ClientError> {
+    serde_json::from_slice(answer).map_err(|e| ClientError::Answer(e.to_string()))
 }
 
 fn ended(error: io::Error) -> ClientError {

@@ -151,6 +151,8 @@ pub enum CommandError {
     },
     #[error("the message is malformed: {0}")]
     Message(&'static str),
+    #[error("no capture: {0}")]
+    Capture(String),
     #[error("the query is not understood: {0}")]
     Query(String),
     #[error("{0}")]
@@ -176,7 +178,7 @@ impl CommandError {
             }
             NotGlobal | GidIndex { .. } | DestinationGid(_) | GidFamily { .. } => libc::EINVAL,
             PathMtu { .. } | MtuNumber(_) | MemoryFd(_) | Message(_) | Query(_) => libc::EINVAL,
-            Memory(_) | Rule(_) => libc::EINVAL,
+            Memory(_) | Rule(_) | Capture(_) => libc::EINVAL,
             Space { .. } => libc::ENOSPC,
             UnknownExtended(_) | Unsupported(_) | QpType(_) => libc::EOPNOTSUPP,
             Quota { .. } | QueueMemory { .. } => libc::ENOMEM,

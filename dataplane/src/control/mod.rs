@@ -13,6 +13,7 @@
 //!                        └─ Query ──────> query: NicInfo and Snapshot as JSON
 //! ```
 
+mod capture;
 pub mod client;
 mod context;
 pub mod counter_files;

@@ -245,6 +245,8 @@ fn name(command: &Command) -> &'static str {
         Command::Impair(_) => "Impair",
         Command::Counters => "Counters",
         Command::PostMortems => "PostMortems",
+        Command::AddTap(_) => "AddTap",
+        Command::RemoveTap(_) => "RemoveTap",
     }
 }
 

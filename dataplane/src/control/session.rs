@@ -15,7 +15,7 @@ use super::context::{Context, Opened};
 use super::error::CommandError;
 use super::seqpacket::{self, Peer};
 use super::server::Shared;
-use super::{query, uverbs};
+use super::{capture, query, uverbs};
 use crate::lcore::message::Command;
 
 const HEADER: usize = size_of::<RequestHeader>();
@@ -28,6 +28,7 @@ pub fn serve(shared: &Arc<Shared>, socket: BorrowedFd<'_>, peer: Peer) {
         socket,
         peer,
         context: None,
+        capture: None,
     };
     let run = catch_unwind(AssertUnwindSafe(|| session.run()));
     if run.is_err() {
@@ -35,6 +36,9 @@ pub fn serve(shared: &Arc<Shared>, socket: BorrowedFd<'_>, peer: Peer) {
             pid = peer.pid,
             "a control session failed by a bug; its context is closed"
         );
+    }
+    if let Some(capture) = session.capture.take() {
+        capture.close(shared);
     }
     if let Some(context) = session.context.take() {
         if catch_unwind(AssertUnwindSafe(|| context.close())).is_err() {
@@ -56,6 +60,7 @@ struct Session<'a> {
     socket: BorrowedFd<'a>,
     peer: Peer,
     context: Option<Context>,
+    capture: Option<capture::Session>,
 }
 
 impl Session<'_> {
@@ -136,7 +141,27 @@ impl Session<'_> {
                 context.set_reach(payload)?;
                 Ok(Response::default())
             }
+            Some(Kind::Capture) => {
+                self.operator("capture packets")?;
+                let request = serde_json::from_slice(payload)
+                    .map_err(|e| CommandError::Query(e.to_string()))?;
+                let payload = capture::answer(self.shared, &mut self.capture, request)?;
+                Ok(Response {
+                    payload,
+                    ..Default::default()
+                })
+            }
             None => Err(CommandError::Message("unknown kind of request")),
+        }
+    }
+
+    /// Whether the peer may see and change what is not its own.
+    fn operator(&self, what: &'static str) -> Result<(), CommandError> {
+        let uid = self.peer.uid;
+        if self.shared.may_operate(uid) {
+            Ok(())
+        } else {
+            Err(CommandError::NotOperator { uid, what })
         }
     }
 
@@ -241,6 +266,7 @@ impl Session<'_> {
             Some(Kind::Query) => "query",
             Some(Kind::CloseChannel) => "close channel",
             Some(Kind::MemoryFile | Kind::Memory | Kind::Reach) => "memory",
+            Some(Kind::Capture) => "capture",
             None => "unknown",
         };
         let text = error.to_string();

@@ -25,6 +25,7 @@ use crate::impair::Place;
 use crate::lcore::message::{
     Command, ContextId, EventPipe, ImpairCommand, NewContext, PlaceReport, Reply, Request, Snapshot,
 };
+use crate::lcore::tap::Tap;
 use crate::nic::{GidEntry, LinkState, Neighbours, NicInfo};
 
 /// A NIC `roceN` with 10.77.0.N+1 and fd77::N+1.
@@ -71,6 +72,8 @@ pub struct State {
     pub contexts: HashMap<ContextId, Box<NewContext>>,
     /// Completion channels.
     pub channels: HashMap<u32, EventPipe>,
+    /// Taps of captures.
+    pub taps: Vec<Tap>,
     /// Attributes of QPs.
     pub qps: HashMap<u32, (QpAttr, QpInit, u32)>,
     /// Answers the next command with this instead.
@@ -189,6 +192,17 @@ impl State {
             Command::Snapshot | Command::Counters => {
                 Reply::Snapshot(Box::new(self.snapshot.clone()))
             }
+            Command::AddTap(tap) => {
+                self.taps.push(*tap);
+                Reply::Done
+            }
+            Command::RemoveTap(id) => match self.taps.iter().position(|tap| tap.id == id) {
+                Some(at) => Reply::Tap(Box::new(self.taps.remove(at))),
+                None => Reply::Failed {
+                    errno: libc::EINVAL,
+                    reason: format!("{id:?} is not in place"),
+                },
+            },
             Command::Impair(command) => self.impair(command),
             Command::PostMortems => Reply::PostMortems(Vec::new()),
         }
@@ -370,8 +384,13 @@ pub struct Program {
 impl Program {
     /// Starts a session for a new program.
     pub fn start(shared: &Arc<Shared>) -> Program {
+        Program::start_as(shared, own_peer())
+    }
+
+    /// The same as another user.
+    pub fn start_as(shared: &Arc<Shared>, peer: Peer) -> Program {
         let (socket, theirs) = seqpacket::pair();
-        start_session(shared, theirs, own_peer()).unwrap();
+        start_session(shared, theirs, peer).unwrap();
         Program { socket }
     }
 

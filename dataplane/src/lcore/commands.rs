@@ -22,6 +22,7 @@ use super::nic::{Nic, Shared};
 use super::post_mortems::post_mortems;
 use super::queue::{CompletionQueue, RecvQueue, SendQueue};
 use super::snapshot::{counters, snapshot};
+use super::tap;
 use crate::memory::Reach;
 use crate::memory::helper::{CAPACITY, MemHelper};
 
@@ -52,6 +53,8 @@ pub fn serve(lcore: &mut Lcore, request: Request, now: Nanos) {
         Command::Impair(command) => impair::serve(lcore, command),
         Command::Counters => Ok(Reply::Snapshot(Box::new(counters(lcore)))),
         Command::PostMortems => Ok(Reply::PostMortems(post_mortems(lcore, now))),
+        Command::AddTap(tap) => tap::add(lcore, tap),
+        Command::RemoveTap(id) => tap::remove(lcore, id),
         command => match lcore.ids.get(&context).copied() {
             None => failed(libc::EIO, format!("context {} does not exist", context.0)),
             Some(key) => {
@@ -198,7 +201,9 @@ fn in_context(
         | Command::Snapshot
         | Command::Counters
         | Command::Impair(_)
-        | Command::PostMortems => failed(libc::EINVAL, "command out of place"),
+        | Command::PostMortems
+        | Command::AddTap(_)
+        | Command::RemoveTap(_) => failed(libc::EINVAL, "command out of place"),
     }
 }
 

@@ -7,7 +7,7 @@
 //! payload of a READ response is fetched by the thread while requests before it are being placed there.
 
 use roceline_abi::queue::{Cqe, Origin};
-use roceline_engine::verbs::{AsyncKind, Completion, Event, QpId};
+use roceline_engine::verbs::{AsyncKind, Completion, Event, QpId, WcStatus};
 use roceline_engine::wire::icrc;
 use roceline_engine::{Engine, MemSlice, Outcome, Outputs, Payload, Place, Side, TxDesc};
 
@@ -171,6 +171,9 @@ fn begin(
 }
 
 fn complete(nic: &mut Nic, shared: &mut Shared, c: &Completion) {
+    if nic.tapped && !matches!(c.status, WcStatus::Success | WcStatus::WrFlushErr) {
+        shared.taps.qp_failed(nic, c.qp, c.status);
+    }
     let mut qp = nic.qps.get_mut(c.qp);
     let mut written = None;
     if let (Some(qp), Some(cq)) = (&qp, shared.cqs.get_mut(c.cq as usize)) {
@@ -240,6 +243,9 @@ pub fn async_record(element: u64, kind: AsyncKind) -> [u8; 16] {
 }
 
 fn asynchronous(nic: &mut Nic, shared: &mut Shared, qp: QpId, kind: AsyncKind) {
+    if nic.tapped && !matches!(kind, AsyncKind::CommEst | AsyncKind::SqDrained) {
+        shared.taps.qp_failed(nic, qp, WcStatus::Success);
+    }
     let Some(qp) = nic.qps.get_mut(qp) else {
         return;
     };

@@ -10,10 +10,11 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::iter::once;
 
 use roceline_engine::Nanos;
 use roceline_engine::fabric::impair::{
-    Direction, Line, PacketView, Pushed, Rule, RuleId, RuleSet, Verdict,
+    Direction, Line, Note, PacketView, Pushed, Rule, RuleId, RuleSet, Verdict,
 };
 
 use super::Lcore;
@@ -60,11 +61,12 @@ struct Budget<'a> {
 }
 
 impl Budget<'_> {
-    fn of(shared: &Shared) -> Budget<'_> {
-        let most = shared.pool.config().count as usize / 2;
+    /// While `held` packets are held back.
+    fn of(pool: &Mempool, held: usize) -> Budget<'_> {
+        let most = pool.config().count as usize / 2;
         Budget {
-            pool: &shared.pool,
-            left: Cell::new(most.saturating_sub(shared.held)),
+            pool,
+            left: Cell::new(most.saturating_sub(held)),
         }
     }
 }
@@ -80,16 +82,19 @@ impl Station {
         })
     }
 
-    /// Passes a packet through the rules; what goes on now, it and its copies, goes to `next`.
+    /// Passes a packet through the rules; what goes on now, it and its copies, goes to `next`. `seen` gets the packet as it
+    /// came, with the rules that hit it.
     fn pass(
         &mut self,
         mut mbuf: Mbuf,
         now: Nanos,
         budget: &Budget<'_>,
+        seen: impl FnOnce(&[u8], &[Note]),
         next: &mut impl FnMut(Mbuf),
     ) {
         let view = PacketView::parse(self.direction, mbuf.data());
         let verdict = self.rules.offer(&view, now);
+        seen(mbuf.data(), verdict.notes());
         if verdict.drop {
             return;
         }
@@ -245,7 +250,7 @@ impl NicImpair {
 /// that came or went.
 pub fn transmit(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
     let held = nic.impair.held();
-    let budget = Budget::of(shared);
+    let budget = Budget::of(&shared.pool, shared.held);
     let Nic {
         info,
         impair,
@@ -276,7 +281,7 @@ pub fn transmit(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
             return;
         }
         match link {
-            Some(link) => link.pass(mbuf, now, &budget, &mut to_port),
+            Some(link) => link.pass(mbuf, now, &budget, |_, _| {}, &mut to_port),
             None => to_port(mbuf),
         }
     };
@@ -284,7 +289,7 @@ pub fn transmit(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
         Some(tx) => {
             tx.release(now, &mut out);
             for mbuf in staged.drain(..) {
-                tx.pass(mbuf, now, &budget, &mut out);
+                tx.pass(mbuf, now, &budget, |_, _| {}, &mut out);
             }
         }
         None => staged.drain(..).for_each(out),
@@ -299,9 +304,14 @@ pub fn transmit(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
 /// that had come.
 pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
     let held = nic.impair.held();
-    let budget = Budget::of(shared);
+    let Shared { pool, taps, .. } = shared;
+    let budget = Budget::of(pool, shared.held);
     let Nic {
-        impair, rx_burst, ..
+        info,
+        impair,
+        rx_burst,
+        tapped,
+        ..
     } = nic;
     let NicImpair { rx, ready, .. } = impair;
     let arrived = rx_burst.len();
@@ -314,10 +324,22 @@ pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
         Some(rx) => {
             rx.release(now, &mut to_parser);
             for mbuf in rx_burst.drain() {
-                rx.pass(mbuf, now, &budget, &mut to_parser);
+                let seen = |frame: &[u8], notes: &[Note]| {
+                    if *tapped {
+                        taps.record(info.index as usize, false, once((frame, notes)));
+                    }
+                };
+                rx.pass(mbuf, now, &budget, seen, &mut to_parser);
             }
         }
-        None => rx_burst.drain().for_each(to_parser),
+        // Packets that a place which is gone let go are still in front of these.
+        None => rx_burst.drain().for_each(|mbuf| {
+            if *tapped {
+                let frame = once((mbuf.data(), &[][..]));
+                taps.record(info.index as usize, false, frame);
+            }
+            to_parser(mbuf);
+        }),
     }
     if let Some(rx) = rx {
         rx.overflow += lost;

@@ -11,6 +11,7 @@ use roceline_engine::verbs::{QpAttr, QpInit};
 use roceline_engine::{Counters, Nanos, PostMortem};
 use serde::Serialize;
 
+use super::tap::{Tap, TapId};
 use crate::impair::Place;
 use crate::memory::{ContextFile, Reach};
 
@@ -163,6 +164,10 @@ pub enum Command {
     Impair(ImpairCommand),
     /// Records of queue pairs that failed. No context needed. -> `PostMortems`
     PostMortems,
+    /// Put a capture's tap in place. No context needed. -> `Done`
+    AddTap(Box<Tap>),
+    /// Take it out again. No context needed. -> `Tap`
+    RemoveTap(TapId),
 }
 
 /// What to do about rules.
@@ -253,6 +258,8 @@ pub enum Reply {
     Impair(Vec<PlaceReport>),
     /// Records of all NICs.
     PostMortems(Vec<PostMortemReport>),
+    /// The tap that was removed.
+    Tap(Box<Tap>),
 }
 
 /// A command with its way back.

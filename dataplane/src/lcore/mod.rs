@@ -21,6 +21,7 @@ mod queue;
 pub(crate) mod slice;
 mod snapshot;
 mod stages;
+pub mod tap;
 
 use std::collections::HashMap;
 use std::io;
@@ -44,6 +45,7 @@ use idle::Idle;
 use message::{ContextId, Reply};
 use nic::{Nic, Shared};
 use probe::{NoProbe, Probe, Stage};
+use tap::Taps;
 
 /// Requests served in one poll, so that data never waits long for control.
 const REQUESTS_PER_POLL: usize = 4;
@@ -135,6 +137,7 @@ impl Lcore {
                 event_contexts: Vec::with_capacity(1024),
                 failed_cqs: Vec::with_capacity(64),
                 held: 0,
+                taps: Taps::new(),
             },
             ids: HashMap::new(),
             keys: Vec::new(),
@@ -244,6 +247,7 @@ impl Lcore {
 
     /// Kicks helpers, writes events, and lets go of closed contexts.
     fn end_poll(&mut self, now: Nanos) {
+        self.shared.taps.settle();
         let mut closed = false;
         for &key in &self.keys {
             let context = &mut self.shared.contexts[key];

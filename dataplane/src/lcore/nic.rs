@@ -10,6 +10,7 @@ use slab::Slab;
 
 use super::context::{Context, ContextKey, Cq, Mr, OpEnd, Pd, QpTable};
 use super::impair::NicImpair;
+use super::tap::Taps;
 use crate::nic::NicInfo;
 use crate::port::{Burst, Mbuf, Mempool, Port, RX_BURST};
 
@@ -52,6 +53,8 @@ pub struct Nic {
     pub more_due: bool,
     /// When receive queues of failed QPs are looked at next.
     pub errored_scan: Nanos,
+    /// A tap listens: see [`Taps::hears`].
+    pub tapped: bool,
     /// What happened to packets outside the transport.
     pub counts: NicCounts,
     /// Rules that impair its packets.
@@ -107,6 +110,7 @@ impl Nic {
             hold_receive: false,
             more_due: false,
             errored_scan: Nanos::ZERO,
+            tapped: false,
             counts: NicCounts::default(),
             impair: NicImpair::default(),
         }
@@ -138,6 +142,8 @@ pub struct Shared {
     pub failed_cqs: Vec<u32>,
     /// Packets that impairments of all NICs hold back.
     pub held: usize,
+    /// Captures.
+    pub taps: Taps,
 }
 
 /// A payload that was placed at once.

@@ -26,6 +26,7 @@ pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
         return 0;
     }
     nic.port.rx_burst(&mut nic.rx_burst);
+    let from_port = nic.rx_burst.len();
     while nic.rx_burst.len() < RX_BURST {
         let Some(mbuf) = nic.loopback.pop_front() else {
             break;
@@ -33,6 +34,17 @@ pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
         if let Err(mbuf) = nic.rx_burst.push(mbuf) {
             nic.loopback.push_front(mbuf);
             break;
+        }
+    }
+    if nic.tapped && !nic.rx_burst.is_empty() {
+        let index = nic.info.index as usize;
+        // What a NIC sends to itself passes no port: it is seen to leave and to arrive here.
+        let looped = nic.rx_burst.iter().skip(from_port);
+        let looped = looped.map(|mbuf| (mbuf.data(), &[][..]));
+        shared.taps.record(index, true, looped);
+        if !nic.impair.receiving {
+            let all = nic.rx_burst.iter().map(|mbuf| (mbuf.data(), &[][..]));
+            shared.taps.record(index, false, all);
         }
     }
     let mut arrived = 0;
@@ -292,6 +304,7 @@ pub fn transmit(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
         count += impair::transmit(nic, shared, now);
     }
     loop {
+        let seen = nic.tx_burst.len();
         while nic.tx_burst.len() < RX_BURST {
             let Some(mbuf) = nic.tx.pop_front() else {
                 break;
@@ -303,6 +316,14 @@ pub fn transmit(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
         }
         if nic.tx_burst.is_empty() {
             return count;
+        }
+        if nic.tapped {
+            // Those that the port did not take last time were recorded then.
+            let new = nic.tx_burst.iter().skip(seen);
+            let index = nic.info.index as usize;
+            shared
+                .taps
+                .record(index, true, new.map(|m| (m.data(), &[][..])));
         }
         let sent = nic.port.tx_burst(&mut nic.tx_burst);
         count += sent;

@@ -17,7 +17,7 @@ mod fabric_link;
 mod mbuf;
 mod memif;
 mod mempool;
-mod spsc;
+pub(crate) mod spsc;
 
 use std::fmt;
 use std::os::fd::BorrowedFd;

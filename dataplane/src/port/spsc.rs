@@ -43,7 +43,7 @@ impl<T> Drop for Ring<T> {
 }
 
 /// The end that pushes.
-pub(super) struct Producer<T> {
+pub(crate) struct Producer<T> {
     ring: Arc<Ring<T>>,
     /// Next slot to fill; `ring.tail` is what the consumer has been told.
     tail: usize,
@@ -52,7 +52,7 @@ pub(super) struct Producer<T> {
 }
 
 /// The end that pops.
-pub(super) struct Consumer<T> {
+pub(crate) struct Consumer<T> {
     ring: Arc<Ring<T>>,
     /// Next slot to empty; `ring.head` is what the producer has been told.
     head: usize,
@@ -61,7 +61,7 @@ pub(super) struct Consumer<T> {
 }
 
 /// A queue of at least `capacity` items.
-pub(super) fn channel<T: Send>(capacity: usize) -> (Producer<T>, Consumer<T>) {
+pub(crate) fn channel<T: Send>(capacity: usize) -> (Producer<T>, Consumer<T>) {
     let slots = capacity.max(2).next_power_of_two();
     let ring = Arc::new(Ring {
         slots: (0..slots)
@@ -87,7 +87,7 @@ pub(super) fn channel<T: Send>(capacity: usize) -> (Producer<T>, Consumer<T>) {
 impl<T> Producer<T> {
     /// Whether an item fits.
     #[inline(always)]
-    pub(super) fn has_room(&mut self) -> bool {
+    pub(crate) fn has_room(&mut self) -> bool {
         if self.tail.wrapping_sub(self.head) < self.ring.slots.len() {
             return true;
         }
@@ -97,7 +97,7 @@ impl<T> Producer<T> {
 
     /// Adds an item, or hands it back if the queue is full.
     #[inline(always)]
-    pub(super) fn push(&mut self, item: T) -> Result<(), T> {
+    pub(crate) fn push(&mut self, item: T) -> Result<(), T> {
         if !self.has_room() {
             return Err(item);
         }
@@ -107,9 +107,15 @@ impl<T> Producer<T> {
         Ok(())
     }
 
+    /// Whether the consumer has given back every slot that it was shown: it waits for more.
+    pub(crate) fn is_drained(&mut self) -> bool {
+        self.head = self.ring.head.load(Ordering::Acquire);
+        self.tail == self.head
+    }
+
     /// Lets the consumer see what was pushed.
     #[inline(always)]
-    pub(super) fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         self.ring.tail.store(self.tail, Ordering::Release);
     }
 }
@@ -123,7 +129,7 @@ impl<T> Drop for Producer<T> {
 impl<T> Consumer<T> {
     /// Takes the oldest item.
     #[inline(always)]
-    pub(super) fn pop(&mut self) -> Option<T> {
+    pub(crate) fn pop(&mut self) -> Option<T> {
         if self.head == self.tail {
             self.tail = self.ring.tail.load(Ordering::Acquire);
             if self.head == self.tail {
@@ -138,7 +144,7 @@ impl<T> Consumer<T> {
 
     /// Whether there is nothing to take.
     #[inline(always)]
-    pub(super) fn is_empty(&mut self) -> bool {
+    pub(crate) fn is_empty(&mut self) -> bool {
         if self.head == self.tail {
             self.tail = self.ring.tail.load(Ordering::Acquire);
         }
@@ -147,7 +153,7 @@ impl<T> Consumer<T> {
 
     /// Gives the emptied slots back to the producer.
     #[inline(always)]
-    pub(super) fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         self.ring.head.store(self.head, Ordering::Release);
     }
 }
@@ -213,6 +219,19 @@ mod tests {
         assert!(rx.is_empty());
         tx.flush();
         assert!(!rx.is_empty());
+    }
+
+    #[test]
+    fn the_producer_knows_when_all_was_taken() {
+        let (mut tx, mut rx) = channel(4);
+        assert!(tx.is_drained());
+        tx.push(1).unwrap();
+        tx.flush();
+        assert!(!tx.is_drained());
+        rx.pop();
+        assert!(!tx.is_drained(), "the slot was not given back yet");
+        rx.flush();
+        assert!(tx.is_drained());
     }
 
     #[test]

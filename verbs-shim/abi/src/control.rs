@@ -30,6 +30,8 @@
 //!   comes, the old ones are no longer used.
 //! * `Query`: payload is a JSON text; reply payload is a JSON text, possibly in several packets: all
 //!   but the last have [`MORE`] in `flags`.
+//! * `Capture`: payload is a JSON text; reply payload is a JSON text, or records of captured packets, in several
+//!   packets as above. The connection may have one capture, which ends with it.
 
 /// "RCL1": first word of every message.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"RCL1");
@@ -64,6 +66,8 @@ pub enum Kind {
     Memory = 6,
     /// Where memory of a registered region lies from now on.
     Reach = 7,
+    /// A request of `roceline capture`.
+    Capture = 8,
 }
 
 impl Kind {
@@ -77,6 +81,7 @@ impl Kind {
             5 => Some(Kind::MemoryFile),
             6 => Some(Kind::Memory),
             7 => Some(Kind::Reach),
+            8 => Some(Kind::Capture),
             _ => None,
         }
     }

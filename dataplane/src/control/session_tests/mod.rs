@@ -1,5 +1,6 @@
 //! A program's way through a session, over a real socket, with every command as the bytes that rdma-core writes.
 
+mod captures;
 mod life;
 mod protocol;
 mod refusals;

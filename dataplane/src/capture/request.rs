@@ -1,0 +1,94 @@
+//! What the command line asks of a session about captures and replays, as JSON, and the answers. Records and frames
+//! themselves travel as bytes.
+
+use serde::{Deserialize, Serialize};
+
+/// What to record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Start {
+    /// Names of NICs; none: all.
+    pub nics: Vec<String>,
+    /// What they receive.
+    pub inbound: bool,
+    /// What they send.
+    pub outbound: bool,
+    /// Bytes of a frame that are kept.
+    pub snaplen: u32,
+    /// Bytes of buffer between lcore and reader.
+    pub buffer: u64,
+    /// Keep the last packets only, this many, until a QP fails.
+    pub last: Option<u32>,
+}
+
+/// A request. A connection has one capture at most.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "lowercase")]
+pub enum Capture {
+    /// -> [`Started`]
+    Start(Start),
+    /// -> records as [`super::record`] has them, after a moment's wait for some. None of them after [`Capture::Stop`]:
+    /// that was all.
+    Next,
+    /// -> [`Status`], after a moment's wait for a QP to fail.
+    Status,
+    /// Ends the recording; what was recorded can still be fetched. -> [`Stopped`]
+    Stop,
+}
+
+/// The tap is in place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Started {
+    /// The NICs that it records; records name them by [`Interface::index`].
+    pub interfaces: Vec<Interface>,
+    /// Bytes of a frame that are kept.
+    pub snaplen: u32,
+}
+
+/// A NIC in a capture.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interface {
+    /// Its index in the daemon.
+    pub index: u16,
+    /// Its name.
+    pub name: String,
+    /// Its MAC address.
+    pub mac: [u8; 6],
+    /// Its addresses, as `10.77.0.1/24`.
+    pub addrs: Vec<String>,
+}
+
+/// How a capture of last packets stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// The QP that failed; the recording stopped there.
+    pub failed: Option<FailedQp>,
+}
+
+/// A QP that failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailedQp {
+    /// Its NIC.
+    pub nic: String,
+    /// Its number.
+    pub qpn: u32,
+    /// Why, in words.
+    pub cause: String,
+}
+
+/// Totals of a capture.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stopped {
+    /// By NIC, in the order of [`Started::interfaces`].
+    pub counts: Vec<Counts>,
+}
+
+/// What a tap saw of a NIC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Packets in the directions asked for.
+    pub seen: u64,
+    /// Of those, the ones that the filter let pass.
+    pub accepted: u64,
+    /// Of those, the ones lost since the reader was too slow.
+    pub lost: u64,
+}

@@ -1,0 +1,308 @@
+//! `roceline capture`: packets of NICs as a pcapng file.
+//!
+//! In flow records from the daemon, asked for batch by batch; out flows the file, which this process opens and writes
+//! as its own user. However slow the file (or the pipe) is, the daemon only counts what it could not keep.
+
+use std::fs::OpenOptions;
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use super::CliError;
+use super::wait::seconds;
+use crate::capture::pcapng::Writer;
+use crate::capture::record::decode;
+use crate::capture::request::{Capture, Counts, FailedQp, Start, Started, Status, Stopped};
+use crate::control::client::{Client, ClientError};
+use crate::daemon::DaemonError;
+
+const EXAMPLES: &str = "\
+Examples:
+  roceline capture -w all.pcapng                          # until interrupted (ctrl-C)
+  roceline capture -w tx.pcapng --nic roce0 --tx --duration 5
+  roceline capture -w - | tshark -r -                     # look at packets as they come
+  roceline capture -w - | wireshark -k -i -
+  roceline capture -w heads.pcapng --snaplen 96           # headers are enough
+  roceline capture -w crash.pcapng --last 10000           # wait for a queue pair to fail, keep what led to it
+
+Sent packets are recorded after their impairments, as the wire gets them; received ones as they
+arrive, with a comment that names the impairment rules that hit them. A reader that is too slow
+loses records, which are counted at the end and in the file; it never slows a NIC.
+
+Payload is private data: only root, the daemon's own user and `[control] operators` may capture,
+and the file is made readable for its owner only.";
+
+/// Record packets in a pcapng file
+#[derive(Debug, Parser)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// File to write; `-` is stdout
+    #[arg(short, long, value_name = "FILE")]
+    write: PathBuf,
+
+    /// NIC to record, again for another [default: all]
+    #[arg(long, value_name = "NAME")]
+    nic: Vec<String>,
+
+    /// Only what NICs send
+    #[arg(long, conflicts_with = "rx")]
+    tx: bool,
+
+    /// Only what NICs receive
+    #[arg(long)]
+    rx: bool,
+
+    /// Stop after this many packets
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+
+    /// Stop after this many seconds
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    duration: Option<Duration>,
+
+    /// Bytes of each packet to keep, from its Ethernet header on
+    #[arg(short, long, value_name = "BYTES", default_value_t = 65_535)]
+    snaplen: u32,
+
+    /// MiB of buffer in the daemon, for while the file is slow
+    #[arg(long, value_name = "MIB", default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..=1024))]
+    buffer: u64,
+
+    /// Keep the newest N packets in the daemon; write them when a queue pair of these NICs fails, or when
+    /// interrupted, and end
+    #[arg(long, value_name = "N", conflicts_with = "count", value_parser = clap::value_parser!(u32).range(1..))]
+    last: Option<u32>,
+}
+
+pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
+    let interrupted = interruption().map_err(|source| DaemonError::System {
+        what: "signal handlers",
+        source,
+    })?;
+    let client = Client::connect(socket)?;
+    let started: Started = client.capture(&Capture::Start(Start {
+        nics: args.nic.clone(),
+        inbound: !args.tx,
+        outbound: !args.rx,
+        snaplen: args.snaplen,
+        buffer: args.buffer << 20,
+        last: args.last,
+    }))?;
+    let names: Vec<&str> = started.interfaces.iter().map(|i| i.name.as_str()).collect();
+    eprintln!("capturing {}; interrupt to end", names.join(", "));
+    let mut session = Session {
+        client,
+        started,
+        interrupted,
+        end: args.duration.map(|duration| Instant::now() + duration),
+        left: args.count.unwrap_or(u64::MAX),
+        written: 0,
+    };
+    let failed = match args.last {
+        Some(_) => session.wait_for_failure()?,
+        None => None,
+    };
+    // The file comes after the start: what is refused leaves none behind.
+    let out = open(&args.write)?;
+    let comments: Vec<String> = failed.iter().map(sentence).collect();
+    let interfaces = &session.started.interfaces;
+    let failed = |source| match args.write.to_str() {
+        Some("-") => CliError::Output(source),
+        _ => CliError::File {
+            path: args.write.clone(),
+            source,
+        },
+    };
+    let mut file =
+        Writer::new(out, interfaces, session.started.snaplen, &comments).map_err(failed)?;
+    // `tshark -i -` waits for the head of the file before it says that it is ready.
+    file.flush().map_err(failed)?;
+    // A daemon that ends the connection ends the capture; what came before is in the file, and the file is whole.
+    let stopped = match session.record(&mut file, args.last.is_some()) {
+        Err(RecordError::File(source)) => return Err(failed(source)),
+        Err(RecordError::Daemon(error)) => {
+            file.finish(&[]).map_err(failed)?;
+            return Err(error.into());
+        }
+        Ok(stopped) => stopped,
+    };
+    file.finish(&stopped.counts).map_err(failed)?;
+    session.report(&args.write, &comments, &stopped.counts);
+    Ok(())
+}
+
+/// Why a recording did not end as it should.
+#[derive(Debug, thiserror::Error)]
+enum RecordError {
+    #[error(transparent)]
+    File(#[from] io::Error),
+    #[error(transparent)]
+    Daemon(#[from] ClientError),
+}
+
+/// A capture under way.
+struct Session {
+    client: Client,
+    started: Started,
+    interrupted: Arc<AtomicBool>,
+    end: Option<Instant>,
+    left: u64,
+    written: u64,
+}
+
+impl Session {
+    fn is_over(&self) -> bool {
+        self.left == 0
+            || self.interrupted.load(Ordering::Relaxed)
+            || self.end.is_some_and(|end| Instant::now() >= end)
+    }
+
+    fn wait_for_failure(&self) -> Result<Option<FailedQp>, CliError> {
+        loop {
+            let status: Status = self.client.capture(&Capture::Status)?;
+            if status.failed.is_some() || self.is_over() {
+                return Ok(status.failed);
+            }
+        }
+    }
+
+    /// Writes what comes until the end, and then what is left. `kept`: it has ended, all is to be had.
+    fn record(
+        &mut self,
+        file: &mut Writer<impl Write>,
+        kept: bool,
+    ) -> Result<Stopped, RecordError> {
+        while !kept && !self.is_over() {
+            let records = self.client.records()?;
+            self.write(file, &records)?;
+        }
+        let stopped = self.client.capture(&Capture::Stop)?;
+        while self.left > 0 {
+            let records = self.client.records()?;
+            if records.is_empty() {
+                break;
+            }
+            self.write(file, &records)?;
+        }
+        Ok(stopped)
+    }
+
+    fn write(&mut self, file: &mut Writer<impl Write>, records: &[u8]) -> io::Result<()> {
+        let mut rest = records;
+        while self.left > 0 {
+            let Some(record) = decode(&mut rest) else {
+                break;
+            };
+            file.packet(&record)?;
+            self.left -= 1;
+            self.written += 1;
+        }
+        // For whoever reads along. An empty batch has nothing to hand on.
+        if records.is_empty() {
+            Ok(())
+        } else {
+            file.flush()
+        }
+    }
+
+    /// Totals for people: on stderr, as stdout may be the file.
+    fn report(&self, path: &Path, comments: &[String], counts: &[Counts]) {
+        for comment in comments {
+            eprintln!("{comment}");
+        }
+        let lost: u64 = counts.iter().map(|counts| counts.lost).sum();
+        let place = match path.to_str() {
+            Some("-") => "stdout".into(),
+            _ => path.display().to_string(),
+        };
+        eprintln!("{} packets written to {place}, {lost} lost", self.written);
+        for (interface, counts) in self.started.interfaces.iter().zip(counts) {
+            eprintln!(
+                "  {}: {} seen, {} accepted, {} lost",
+                interface.name, counts.seen, counts.accepted, counts.lost
+            );
+        }
+        if lost > 0 {
+            eprintln!(
+                "the file was too slow for them: a smaller --snaplen or a larger --buffer helps"
+            );
+        }
+    }
+}
+
+/// Set by the first SIGINT or SIGTERM. The second one ends the process, for when the file blocks.
+fn interruption() -> io::Result<Arc<AtomicBool>> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        flag::register_conditional_shutdown(signal, 1, Arc::clone(&interrupted))?;
+        flag::register(signal, Arc::clone(&interrupted))?;
+    }
+    Ok(interrupted)
+}
+
+fn open(path: &Path) -> Result<Box<dyn Write>, CliError> {
+    if path.as_os_str() == "-" {
+        return Ok(Box::new(BufWriter::with_capacity(1 << 18, io::stdout())));
+    }
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        // Payload of programs is in it.
+        .mode(0o600)
+        .open(path)
+        .map_err(|source| CliError::File {
+            path: path.to_path_buf(),
+            source,
+        })?;
+    Ok(Box::new(BufWriter::with_capacity(1 << 18, file)))
+}
+
+fn sentence(failed: &FailedQp) -> String {
+    format!(
+        "QP {:#08x} of {} failed: {}; these are the packets up to then",
+        failed.qpn, failed.nic, failed.cause
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contradictions_are_wrong_usage() {
+        let parse = |words: &[&str]| Args::try_parse_from([&["capture"], words].concat());
+        assert!(parse(&[]).is_err(), "where to?");
+        assert!(parse(&["-w", "-", "--tx", "--rx"]).is_err());
+        assert!(parse(&["-w", "-", "--last", "3", "--count", "3"]).is_err());
+        assert!(parse(&["-w", "-", "--count", "0"]).is_err());
+        let args = parse(&[
+            "-w",
+            "x",
+            "--nic",
+            "roce0",
+            "--nic",
+            "roce1",
+            "--duration",
+            "0.5",
+        ]);
+        assert_eq!(args.unwrap().nic, ["roce0", "roce1"]);
+    }
+
+    #[test]
+    fn the_failed_qp_is_named() {
+        let failed = FailedQp {
+            nic: "roce1".into(),
+            qpn: 0x11,
+            cause: "transport retries exceeded".into(),
+        };
+        assert!(sentence(&failed).starts_with("QP 0x000011 of roce1 failed: transport retries"));
+    }
+}
