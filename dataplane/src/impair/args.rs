@@ -129,7 +129,7 @@ pub struct EffectArgs {
     #[serde(skip_serializing_if = "is_unset")]
     pub drop: bool,
 
-    /// Send N copies behind the original
+    /// Send N copies behind the original. N[,DELAY]: so much later, as for --delay
     #[arg(long, value_name = "N", help_heading = WHAT, num_args = 0..=1, default_missing_value = "1")]
     pub duplicate: Option<String>,
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use roceline_engine::Nanos;
 use roceline_engine::fabric::impair::{
-    Change, Delay, Field, FieldChange, GilbertElliott, MAX_COPIES, Probability, Region, Reorder,
-    Where,
+    Action, Change, Delay, Field, FieldChange, GilbertElliott, MAX_COPIES, Probability, Region,
+    Reorder, Where,
 };
 
 use super::{trace, units};
@@ -52,13 +52,19 @@ pub fn bursts(text: &str) -> Result<GilbertElliott, String> {
     })
 }
 
-/// A number of copies.
-pub fn copies(text: &str) -> Result<u8, String> {
+/// `2`, or `2,20us`: a number of copies, and how much later than the packet they come.
+pub fn duplicate(text: &str) -> Result<Action, String> {
     let wrong = || format!("must be a number of copies from 1 to {MAX_COPIES}");
-    text.parse()
+    let (copies, after) = match text.split_once(',') {
+        Some((copies, after)) => (copies.trim(), Some(delay(after.trim())?)),
+        None => (text, None),
+    };
+    let copies = copies
+        .parse()
         .ok()
         .filter(|copies| (1..=MAX_COPIES).contains(copies))
-        .ok_or_else(wrong)
+        .ok_or_else(wrong)?;
+    Ok(Action::Duplicate { copies, after })
 }
 
 /// `3`, `3,2ms`, or a delay.

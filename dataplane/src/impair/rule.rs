@@ -150,9 +150,7 @@ impl Spec {
         let made = match action {
             "drop" => Some(Action::Drop),
             "mark_ce" => Some(Action::MarkCe),
-            "duplicate" => self
-                .parse(action, effects::copies)?
-                .map(|copies| Action::Duplicate { copies }),
+            "duplicate" => self.parse(action, effects::duplicate)?,
             "reorder" => self.parse(action, effects::reorder)?.map(Action::Reorder),
             "delay" => self.parse(action, effects::delay)?.map(Action::Delay),
             "corrupt" => self
@@ -251,7 +249,10 @@ mod tests {
         assert_eq!(action("drop = true"), Action::Drop);
         assert_eq!(action("observe = true"), Action::Count);
         assert_eq!(action("mark_ce = true"), Action::MarkCe);
-        assert_eq!(action("duplicate = 2"), Action::Duplicate { copies: 2 });
+        let twice = |after| Action::Duplicate { copies: 2, after };
+        assert_eq!(action("duplicate = 2"), twice(None));
+        let late = Delay::Constant(Nanos(20_000));
+        assert_eq!(action("duplicate = '2,20us'"), twice(Some(late)));
         let overtaken = |count, within| Action::Reorder(Reorder::Packets { count, within });
         assert_eq!(action("reorder = 3"), overtaken(3, OVERTAKEN_WITHIN));
         assert_eq!(action("reorder = '3, 2us'"), overtaken(3, us(2)));

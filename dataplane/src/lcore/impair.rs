@@ -103,16 +103,17 @@ impl Station {
             // Changes never make a frame longer, so this is always done.
             let _ = mbuf.set_len(len);
         }
-        let late = verdict.hold.is_some() || verdict.delay > Nanos::ZERO;
+        let late = |verdict: &Verdict| verdict.hold.is_some() || verdict.delay > Nanos::ZERO;
+        let of_copy = verdict.of_copy();
         for _ in 0..verdict.copies {
             let Some(copy) = copy(&mbuf, budget.pool) else {
                 self.no_buffer += 1;
                 break;
             };
-            // The copies are alike, so it does not matter which of them is the first.
-            self.push(copy, &verdict, late, now, budget, next);
+            // They are alike, or the copies wait, so it does not matter which is given first.
+            self.push(copy, &of_copy, late(&of_copy), now, budget, next);
         }
-        self.push(mbuf, &verdict, late, now, budget, next);
+        self.push(mbuf, &verdict, late(&verdict), now, budget, next);
     }
 
     fn push(

@@ -71,6 +71,7 @@ fn forge(w: &World, ids: [QpId; 2], to: usize, rng: &mut Rng) -> Frame {
             imm_or_rkey: rng.next() as u32,
             ..ExtHeaders::default()
         },
+        traffic_class: 0,
         payload: vec![1; payload],
     }
 }

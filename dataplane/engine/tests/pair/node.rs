@@ -438,6 +438,7 @@ impl Node {
             ack_req: d.ack_req,
             solicited: d.solicited,
             ext: d.ext,
+            traffic_class: 0,
             payload,
         }
     }

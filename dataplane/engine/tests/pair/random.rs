@@ -1,19 +1,29 @@
 //! Many seeded runs. `ROCELINE_SEED=n` repeats one, `ROCELINE_RUNS=n` makes so many of each kind.
+//! `scripts/fuzz` runs the random kinds for long, with new seeds each time.
+
+use std::time::{Duration, Instant};
 
 use crate::link::Faults;
 use crate::node::MemoryFaults;
 use crate::workload::{Plan, run};
 
+/// Seeds of a kind within a round; rounds beyond the first belong to `scripts/fuzz`.
+const KIND: u64 = 1_000_000;
+const ROUND: u64 = 100 * KIND;
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|v| v.parse().ok())
+}
+
 fn runs(kind: u64, usual: u64, plan: impl Fn(u64) -> Plan) {
-    let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
     if let Some(seed) = number("ROCELINE_SEED") {
-        if seed / 1_000_000 == kind {
+        if seed % ROUND / KIND == kind {
             run(plan(seed));
         }
         return;
     }
     for n in 0..number("ROCELINE_RUNS").unwrap_or(usual) {
-        run(plan(kind * 1_000_000 + n));
+        run(plan(kind * KIND + n));
     }
 }
 
@@ -27,6 +37,7 @@ const CALM: Plan = Plan {
         reorder: 0,
         corrupt: 0,
     },
+    rules: 0,
     memory: MemoryFaults {
         pending: 0,
         pending_ns: 0,
@@ -131,4 +142,73 @@ fn long_messages_pass_a_bad_link() {
         max_packets: 300,
         ..CALM
     });
+}
+
+/// Rules of all kinds in both directions; the seed decides how many, and how many QPs.
+fn any_rules(seed: u64) -> Plan {
+    Plan {
+        seed,
+        qps: 1 + (seed % 3) as usize,
+        messages: 8,
+        rules: 1 + (seed / 3 % 4) as u32,
+        ..CALM
+    }
+}
+
+/// The same with everything else that may go wrong.
+fn any_rules_and_all(seed: u64) -> Plan {
+    Plan {
+        memory: MemoryFaults {
+            fault: if seed % 5 == 0 { 5 } else { 0 },
+            ..SLOW
+        },
+        late_receives: seed % 2 == 0,
+        few_retries: seed % 7 == 0,
+        ..any_rules(seed)
+    }
+}
+
+/// Longer messages, so that windows fill and whole bursts are resent.
+fn any_rules_long(seed: u64) -> Plan {
+    Plan {
+        qps: 1,
+        messages: 4,
+        max_packets: 60,
+        ..any_rules(seed)
+    }
+}
+
+#[test]
+fn any_rules_deliver_or_fail_rightly() {
+    runs(10, 700, any_rules);
+}
+
+#[test]
+fn any_rules_on_slow_memory_deliver_or_fail_rightly() {
+    runs(11, 700, any_rules_and_all);
+}
+
+#[test]
+fn any_rules_on_long_messages_deliver_or_fail_rightly() {
+    runs(12, 60, any_rules_long);
+}
+
+/// For `ROCELINE_SECONDS` seconds, from the round `ROCELINE_ROUND` on.
+#[test]
+#[ignore = "scripts/fuzz runs it"]
+fn long_any_rules() {
+    let time = Duration::from_secs(number("ROCELINE_SECONDS").unwrap_or(10));
+    let first = number("ROCELINE_ROUND").unwrap_or(1).max(1) * ROUND;
+    let start = Instant::now();
+    let mut runs = 0u64;
+    while start.elapsed() < time {
+        let n = first + runs / KIND * ROUND + runs % KIND;
+        run(any_rules(n + 10 * KIND));
+        run(any_rules_and_all(n + 11 * KIND));
+        if runs % 16 == 0 {
+            run(any_rules_long(n + 12 * KIND));
+        }
+        runs += 1;
+    }
+    println!("{} runs of engine pairs", 2 * runs + runs.div_ceil(16));
 }

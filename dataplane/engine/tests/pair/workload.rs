@@ -4,6 +4,8 @@
 
 use std::collections::VecDeque;
 
+use roceline_engine::fabric::impair::Random;
+use roceline_engine::fabric::impair::fuzz::{self, Scope};
 use roceline_engine::memory::Access;
 use roceline_engine::verbs::*;
 use roceline_engine::wire::Psn;
@@ -69,6 +71,8 @@ pub struct Plan {
     pub qps: usize,
     pub messages: usize,
     pub faults: Faults,
+    /// So many random rules in each direction, besides.
+    pub rules: u32,
     pub memory: MemoryFaults,
     /// Receives are posted late, so that RNR NAKs happen.
     pub late_receives: bool,
@@ -122,6 +126,16 @@ impl Run {
         let bytes = plan.qps * plan.messages * (plan.max_packets as usize + 2) * 4096 * 3;
         let mut world = World::new(config, plan.faults, bytes.min(96 << 20));
         world.keep_log = false;
+        let mut of_rules = Random::new(plan.seed);
+        for (from, way) in world.link.ways.iter_mut().enumerate() {
+            for id in 0..plan.rules {
+                let rule = fuzz::rule(&mut of_rules, id, Scope::Network, Nanos(20_000));
+                if world.trace {
+                    println!("node {from}: {rule:?}");
+                }
+                way.rules.add(rule).expect("a good rule");
+            }
+        }
         for node in &mut world.nodes {
             node.memory_faults = plan.memory;
         }
@@ -502,10 +516,13 @@ impl Run {
     fn failed(&mut self, i: usize, status: WcStatus) {
         let plan = &self.plan;
         let lossy = plan.faults.loss + plan.faults.corrupt + plan.faults.reorder > 0;
+        // Rules may do anything, also lose every ACK, but only those that did something are an excuse.
+        let disturbed = plan.rules > 0 && self.world.link.has_disturbed();
         match status {
             // RNR NAKs are no progress, so a long RNR phase on a lossy link uses retries up too.
             WcStatus::RetryExcErr => {
-                assert!(lossy && (plan.few_retries || plan.late_receives) || plan.memory.fault > 0)
+                let strained = plan.few_retries || plan.late_receives;
+                assert!(lossy && strained || disturbed || plan.memory.fault > 0);
             }
             WcStatus::RnrRetryExcErr => assert!(plan.few_retries && plan.late_receives),
             WcStatus::LocProtErr | WcStatus::RemOpErr => assert!(plan.memory.fault > 0),
@@ -550,7 +567,10 @@ impl Run {
             assert_eq!(self.world.nodes[f.from].occupied(f.qp), 0, "{what}");
             assert_eq!(f.received, f.receives_posted, "{what}: receives");
             let plan = &self.plan;
-            let may_fail = plan.few_retries || plan.late_receives || plan.memory.fault > 0;
+            let may_fail = plan.few_retries
+                || plan.late_receives
+                || plan.memory.fault > 0
+                || plan.rules > 0 && self.world.link.has_disturbed();
             assert!(f.failed.is_none() || may_fail, "{what}");
         }
         for n in 0..2 {

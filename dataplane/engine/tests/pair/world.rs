@@ -29,7 +29,7 @@ pub struct World {
     flight: BinaryHeap<Reverse<(Nanos, u64)>>,
     frames: std::collections::BTreeMap<u64, InFlight>,
     serial: u64,
-    trace: bool,
+    pub trace: bool,
 }
 
 /// What most tests use.
@@ -120,6 +120,10 @@ impl World {
         }
         let mut any = false;
         for n in 0..2 {
+            while let Some(frame) = self.link.ways[n].release(self.now) {
+                any = true;
+                self.put_on_wire(n, frame, Nanos::ZERO);
+            }
             any |= self.nodes[n].poll(self.now);
             for frame in core::mem::take(&mut self.nodes[n].sent) {
                 any = true;
@@ -134,31 +138,48 @@ impl World {
             .filter
             .as_mut()
             .map_or(Verdict::Pass, |f| f(from, &frame));
-        let arrivals = self.link.send(from, self.now, verdict);
-        self.nodes[from].books.sends(&frame, arrivals.len());
+        if self.keep_log {
+            self.log.push((from, self.now, frame.clone()));
+        }
+        if self.trace {
+            println!("{:>12} {from}: {} {verdict:?}", self.now.0, frame.line());
+        }
+        let late = match verdict {
+            Verdict::Drop => {
+                self.nodes[from].books.sends(&frame, 0);
+                return;
+            }
+            Verdict::Delay(by) => by,
+            Verdict::Pass => Nanos::ZERO,
+        };
+        let (now_on, copies) = self.link.ways[from].pass(&frame, self.now);
+        self.nodes[from].books.sends(&frame, copies);
+        for frame in now_on {
+            self.put_on_wire(from, frame, late);
+        }
+    }
+
+    fn put_on_wire(&mut self, from: usize, frame: Frame, late: Nanos) {
+        let at = self.link.arrival(from, self.now) + late;
         if self.trace {
             let arrow = ["-->", "<--"][from];
             println!(
-                "{:>12} {arrow} {:06x} {} {:?}",
+                "{:>12} {arrow} {:06x} {} at {}",
                 self.now.0,
                 frame.dest_qpn,
                 frame.line(),
-                arrivals
+                at.0
             );
         }
-        for at in arrivals {
-            self.inject(1 - from, frame.clone(), at);
-        }
-        if self.keep_log {
-            self.log.push((from, self.now, frame));
-        }
+        self.inject(1 - from, frame, at);
     }
 
     /// When something happens next.
     pub fn next_time(&self) -> Option<Nanos> {
         let flight = self.flight.peek().map(|Reverse((at, _))| *at);
         let nodes = self.nodes.iter().filter_map(Node::next_deadline);
-        flight.into_iter().chain(nodes).min()
+        let kept = self.link.next_deadline();
+        flight.into_iter().chain(nodes).chain(kept).min()
     }
 
     /// Goes on until nothing happens any more, or `until`.
@@ -203,6 +224,7 @@ impl World {
     /// Whether nothing is left anywhere: frames, memory operations, timers, ready QPs.
     pub fn is_idle(&mut self) -> bool {
         self.flight.is_empty()
+            && self.link.is_empty()
             && self
                 .nodes
                 .iter()

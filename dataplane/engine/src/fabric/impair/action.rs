@@ -16,6 +16,8 @@ pub enum Action {
     Duplicate {
         /// How many, 1 to [`MAX_COPIES`].
         copies: u8,
+        /// How much later than the packet; `None`: at once.
+        after: Option<Delay>,
     },
     /// Others overtake it.
     Reorder(Reorder),
@@ -156,9 +158,12 @@ impl Action {
 
     pub(super) fn check(&self) -> Result<(), RuleError> {
         match self {
-            Action::Duplicate { copies } if !(1..=MAX_COPIES).contains(copies) => {
+            Action::Duplicate { copies, .. } if !(1..=MAX_COPIES).contains(copies) => {
                 Err(RuleError::Copies(*copies))
             }
+            Action::Duplicate {
+                after: Some(delay), ..
+            } => delay.check(),
             Action::Reorder(Reorder::Packets { count: 0, .. }) => Err(RuleError::NoHold),
             Action::Reorder(Reorder::Packets { within, .. }) if *within > MAX_DELAY => {
                 Err(RuleError::TooLong(within.0))

@@ -51,12 +51,13 @@ impl ClassSet {
         };
         let fixed = BY_OPCODE[opcode.raw() as usize];
         match opcode.info().operation {
-            Operation::Ack => fixed.with(match syndrome.and_then(Syndrome::from_raw) {
-                Some(Syndrome::Ack { .. }) => Class::Ack,
-                Some(Syndrome::Rnr { .. }) => Class::RnrNak,
-                // A reserved syndrome acknowledges nothing.
-                Some(Syndrome::Nak(_)) | None => Class::Nak,
-            }),
+            Operation::Ack => match syndrome.and_then(Syndrome::from_raw) {
+                Some(Syndrome::Ack { .. }) => fixed.with(Class::Ack),
+                Some(Syndrome::Rnr { .. }) => fixed.with(Class::RnrNak),
+                Some(Syndrome::Nak(_)) => fixed.with(Class::Nak),
+                // Reserved, or cut off: it says nothing.
+                None => fixed,
+            },
             _ => fixed,
         }
     }

@@ -2,8 +2,8 @@
 //! their flow have gone by. It holds packets of any type, and has a bound; what does not fit comes back to be
 //! counted and freed by the caller.
 //!
-//! The caller gives each packet (and each copy) that is not dropped to [`Line::push`] with its verdict, sends what
-//! passes, and then, and when [`Line::next_deadline`] comes, sends what [`Line::release`] returns until there is no more.
+//! The caller gives each packet that is not dropped to [`Line::push`] with its verdict, and each copy with
+//! [`Verdict::of_copy`], sends what passes, and then, and when [`Line::next_deadline`] comes, sends what [`Line::release`] returns until there is no more.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;

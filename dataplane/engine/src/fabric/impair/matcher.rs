@@ -13,7 +13,7 @@ pub struct Range<T> {
     pub last: T,
 }
 
-impl<T: PartialOrd + Copy> Range<T> {
+impl<T: Copy> Range<T> {
     /// From `first` to `last`, both included.
     pub const fn new(first: T, last: T) -> Range<T> {
         Range { first, last }
@@ -28,7 +28,10 @@ impl<T: PartialOrd + Copy> Range<T> {
     }
 
     #[inline]
-    fn has(&self, value: T) -> bool {
+    fn has(&self, value: T) -> bool
+    where
+        T: PartialOrd,
+    {
         self.first <= value && value <= self.last
     }
 }

@@ -25,6 +25,8 @@ struct Flow {
     newest: u32,
     /// Remembered starts, the newest at index `newest % STARTS`.
     kept: u8,
+    /// The furthest PSN seen.
+    furthest: Psn,
     starts: [Psn; STARTS],
 }
 
@@ -42,12 +44,12 @@ impl Flow {
 
     fn number(&mut self, psn: Psn, starts: bool) -> Option<u32> {
         let kept = u32::from(self.kept);
-        if kept == 0 || self.start(0).before(psn) {
-            // Beyond all messages, or in the newest.
-            return match starts {
-                true => Some(self.begin(psn)),
-                false => (kept > 0).then_some(self.newest),
-            };
+        let new = kept == 0 || self.furthest.before(psn);
+        if new && (starts || kept > 0) {
+            self.furthest = psn;
+        }
+        if new && starts {
+            return Some(self.begin(psn));
         }
         let found = (0..kept).find(|&back| !psn.before(self.start(back)));
         if let Some(back) = found {
@@ -55,6 +57,7 @@ impl Flow {
         }
         if starts && psn.distance(self.start(kept - 1)) < -FAR {
             self.kept = 0;
+            self.furthest = psn;
             return Some(self.begin(psn));
         }
         None

@@ -20,6 +20,7 @@ mod class;
 mod delay;
 mod error;
 mod field;
+pub mod fuzz;
 mod line;
 mod matcher;
 mod messages;

@@ -142,8 +142,12 @@ impl Active {
         }
         match &self.rule.action {
             Action::Drop => verdict.drop = true,
-            Action::Duplicate { copies } => {
+            Action::Duplicate { copies, after } => {
                 verdict.copies = verdict.copies.saturating_add(*copies).min(MAX_COPIES);
+                if let Some(delay) = after {
+                    let by = delay.sample(&mut self.random, &mut self.turn);
+                    verdict.copy_delay = verdict.copy_delay + by;
+                }
             }
             Action::Reorder(Reorder::Packets { count, within }) => {
                 let other = verdict.hold.unwrap_or(Hold {

@@ -37,6 +37,8 @@ pub struct Verdict {
     pub drop: bool,
     /// Extra copies to send, each delayed and changed as the packet is.
     pub copies: u8,
+    /// Copies go on so much later than the packet ([`Verdict::of_copy`]).
+    pub copy_delay: Nanos,
     /// It goes on so much later.
     pub delay: Nanos,
     /// It goes on after others.
@@ -57,6 +59,7 @@ impl Verdict {
         Verdict {
             drop: false,
             copies: 0,
+            copy_delay: Nanos::ZERO,
             delay: Nanos::ZERO,
             hold: None,
             flow,
@@ -79,6 +82,16 @@ impl Verdict {
             && self.delay == Nanos::ZERO
             && self.hold.is_none()
             && self.edit_count == 0
+    }
+
+    /// The verdict on each of its copies.
+    #[must_use]
+    pub fn of_copy(&self) -> Verdict {
+        Verdict {
+            delay: self.delay + self.copy_delay,
+            copies: 0,
+            ..*self
+        }
     }
 
     /// The first rules that hit it, in their order, [`MAX_NOTES`] at most.

@@ -216,6 +216,7 @@ impl Bench {
             ack_req: true,
             solicited: false,
             ext,
+            traffic_class: 0,
             payload: vec![7; payload as usize],
         }
     }
