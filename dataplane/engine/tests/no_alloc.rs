@@ -1,4 +1,4 @@
-//! The datapath calls of the engine allocate nothing once its objects exist.
+//! The datapath calls of the engine, and impairment rules, allocate nothing once their objects exist.
 
 #[path = "../benches/ideal/mod.rs"]
 mod ideal;
@@ -7,8 +7,12 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ideal::Ideal;
-use roceline_engine::AckPolicy;
+use roceline_engine::fabric::impair::fuzz::{self, Scope};
+use roceline_engine::fabric::impair::{
+    Direction, Line, MAX_RULES, PacketView, Random, Rule, RuleSet,
+};
 use roceline_engine::verbs::{Mtu, WrOpcode};
+use roceline_engine::{AckPolicy, Nanos};
 
 /// Counts what it passes on.
 struct Counting;
@@ -41,6 +45,7 @@ static ALLOCATOR: Counting = Counting;
 // One test in this file: another thread's allocations would be counted too.
 #[test]
 fn the_datapath_allocates_nothing() {
+    rules_allocate_nothing();
     for policy in [AckPolicy::PerMessage, AckPolicy::Coalesced] {
         let mut pair = Ideal::new(Mtu::M1024, policy);
         let before = ALLOCATIONS.load(Ordering::Relaxed);
@@ -75,4 +80,40 @@ fn the_datapath_allocates_nothing() {
         let retries = pair.ends[0].engine.counters();
         assert!(retries.packet_seq_err + retries.local_ack_timeout_err > 0);
     }
+}
+
+/// Sets of random rules of all kinds, a line, and changes to bytes.
+fn rules_allocate_nothing() {
+    let mut frame = vec![0; 1_100];
+    frame[..50].copy_from_slice(&[
+        2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 2, 4, 0, 0, 1, 0x40, 0, 64, 17, 0, 0, 10,
+        0, 0, 1, 10, 0, 0, 2, 0xc0, 0, 0x12, 0xb7, 3, 0xec, 0, 0, 1, 0, 0xff, 0xff, 0, 0, 0, 7,
+    ]);
+    let mut random = Random::new(5);
+    let mut line: Line<u32> = Line::new(64);
+    let mut hits = 0;
+    for _ in 0..50 {
+        let mut rules: Vec<Rule> = (0..MAX_RULES as u32)
+            .map(|id| fuzz::rule(&mut random, id, Scope::Anything, Nanos(10_000)))
+            .collect();
+        let mut set = RuleSet::new();
+        let mut bytes = frame.clone();
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        while let Some(rule) = rules.pop() {
+            assert!(set.add(rule).is_ok());
+        }
+        for packet in 0..500 {
+            let now = Nanos(packet * 1_000);
+            frame[51..54].copy_from_slice(&(packet as u32).to_be_bytes()[1..]);
+            bytes.copy_from_slice(&frame);
+            let verdict = set.offer(&PacketView::parse(Direction::Rx, &frame), now);
+            hits += u32::from(verdict.hits);
+            let _ = verdict.apply(&mut bytes);
+            let _ = line.push(7, &verdict, now);
+            let _ = line.push(7, &verdict.of_copy(), now);
+            while line.release(now).is_some() {}
+        }
+        assert_eq!(ALLOCATIONS.load(Ordering::Relaxed), before);
+    }
+    assert!(hits > 10_000 && line.overflows() > 0, "{hits}");
 }

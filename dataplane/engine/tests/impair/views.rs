@@ -113,10 +113,8 @@ fn broken_frames_are_seen_as_far_as_they_go() {
     assert!(v.roce.is_some());
 }
 
-/// Captures as they are, cut, and with changed bytes, through random rules.
-#[test]
-fn no_frame_upsets_a_rule() {
-    let mut random = Random::new(17);
+/// Captured frames, and what is not RoCE.
+fn frames() -> Vec<Vec<u8>> {
     let mut frames: Vec<Vec<u8>> = captures::names()
         .iter()
         .flat_map(|n| captures::read(n))
@@ -125,22 +123,69 @@ fn no_frame_upsets_a_rule() {
     assert!(frames.iter().filter(|f| parse(f).is_ok()).count() > 200);
     frames.push(arp());
     frames.push(vec![]);
-    for (i, frame) in frames.iter().enumerate() {
-        for round in 0..6 {
-            let seed = (i * 6 + round) as u64;
-            let mut bytes = frame.clone();
-            for _ in 0..round {
-                let at = random.below(bytes.len() as u64) as usize;
-                if let Some(byte) = bytes.get_mut(at) {
-                    *byte = random.next_u32() as u8;
-                }
-            }
-            if round == 5 {
-                bytes.truncate(random.below(bytes.len() as u64 + 1) as usize);
-            }
-            let shown = format!("frame {i}, seed {seed}: {bytes:02x?}");
-            let run = std::panic::AssertUnwindSafe(|| fuzz::frame(&bytes, seed));
-            assert!(std::panic::catch_unwind(run).is_ok(), "{shown}");
+    frames
+}
+
+/// Prints how to repeat a failing case.
+struct Seed(u64);
+
+impl Drop for Seed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("repeat with ROCELINE_SEED={}", self.0);
         }
     }
+}
+
+/// One of the frames as it is, cut, or with changed bytes, through the parser and random rules.
+fn case(frames: &[Vec<u8>], seed: u64) {
+    let _seed = Seed(seed);
+    let mut random = Random::new(seed);
+    let mut bytes = frames[random.below(frames.len() as u64) as usize].clone();
+    let len = bytes.len() as u64;
+    for _ in 0..random.below(6) {
+        // Headers are where bytes matter most.
+        let end = if random.below(4) == 0 {
+            len
+        } else {
+            len.min(90)
+        };
+        let at = random.below(end) as usize;
+        if let Some(byte) = bytes.get_mut(at) {
+            *byte = random.next_u32() as u8;
+        }
+    }
+    if random.below(4) == 0 {
+        bytes.truncate(random.below(len + 1) as usize);
+    }
+    roceline_engine::wire::fuzz::frame(&bytes);
+    fuzz::frame(&bytes, random.next_u64());
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|v| v.parse().ok())
+}
+
+#[test]
+fn no_frame_upsets_parser_or_rules() {
+    let frames = frames();
+    match number("ROCELINE_SEED") {
+        Some(seed) => case(&frames, seed),
+        None => (0..5_000).for_each(|seed| case(&frames, seed)),
+    }
+}
+
+/// For `ROCELINE_SECONDS` seconds, from the round `ROCELINE_ROUND` on.
+#[test]
+#[ignore = "scripts/fuzz runs it"]
+fn long_frames() {
+    let time = std::time::Duration::from_secs(number("ROCELINE_SECONDS").unwrap_or(10));
+    let first = number("ROCELINE_ROUND").unwrap_or(1).max(1) << 32;
+    let (frames, start) = (frames(), std::time::Instant::now());
+    let mut runs = 0;
+    while start.elapsed() < time {
+        (0..1_000).for_each(|n| case(&frames, first + runs + n));
+        runs += 1_000;
+    }
+    println!("{runs} frames through the parser and random rules");
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::link::Faults;
 use crate::node::MemoryFaults;
-use crate::workload::{Plan, run};
+use crate::workload::{Plan, Seen, run};
 
 /// Seeds of a kind within a round; rounds beyond the first belong to `scripts/fuzz`.
 const KIND: u64 = 1_000_000;
@@ -15,16 +15,20 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|v| v.parse().ok())
 }
 
-fn runs(kind: u64, usual: u64, plan: impl Fn(u64) -> Plan) {
+/// Runs so many of a kind; what there was to see, unless someone asked for other runs.
+fn runs(kind: u64, usual: u64, plan: impl Fn(u64) -> Plan) -> Option<Seen> {
+    let mut seen = Seen::default();
     if let Some(seed) = number("ROCELINE_SEED") {
         if seed % ROUND / KIND == kind {
-            run(plan(seed));
+            run(plan(seed), &mut seen);
         }
-        return;
+        return None;
     }
-    for n in 0..number("ROCELINE_RUNS").unwrap_or(usual) {
-        run(plan(kind * KIND + n));
+    let asked = number("ROCELINE_RUNS");
+    for n in 0..asked.unwrap_or(usual) {
+        run(plan(kind * KIND + n), &mut seen);
     }
+    asked.is_none().then_some(seen)
 }
 
 const CALM: Plan = Plan {
@@ -180,7 +184,18 @@ fn any_rules_long(seed: u64) -> Plan {
 
 #[test]
 fn any_rules_deliver_or_fail_rightly() {
-    runs(10, 700, any_rules);
+    let Some(seen) = runs(10, 700, any_rules) else {
+        return;
+    };
+    // Every action had its turn, on links that were bad and not hopeless.
+    assert!(
+        seen.hits.len() == 9 && seen.hits.values().all(|n| *n > 100),
+        "{seen:?}"
+    );
+    assert!(
+        seen.delivered > 500 && seen.failed["retries"] > 50,
+        "{seen:?}"
+    );
 }
 
 #[test]
@@ -200,15 +215,18 @@ fn long_any_rules() {
     let time = Duration::from_secs(number("ROCELINE_SECONDS").unwrap_or(10));
     let first = number("ROCELINE_ROUND").unwrap_or(1).max(1) * ROUND;
     let start = Instant::now();
-    let mut runs = 0u64;
+    let (mut runs, mut seen) = (0u64, Seen::default());
     while start.elapsed() < time {
         let n = first + runs / KIND * ROUND + runs % KIND;
-        run(any_rules(n + 10 * KIND));
-        run(any_rules_and_all(n + 11 * KIND));
+        run(any_rules(n + 10 * KIND), &mut seen);
+        run(any_rules_and_all(n + 11 * KIND), &mut seen);
         if runs % 16 == 0 {
-            run(any_rules_long(n + 12 * KIND));
+            run(any_rules_long(n + 12 * KIND), &mut seen);
         }
         runs += 1;
     }
-    println!("{} runs of engine pairs", 2 * runs + runs.div_ceil(16));
+    println!(
+        "{} runs of engine pairs: {seen:?}",
+        2 * runs + runs.div_ceil(16)
+    );
 }

@@ -2,7 +2,7 @@
 //! each message is delivered once, in order, byte for byte, with one completion on each side that wants
 //! one; or the QP fails with the right status and everything behind is flushed in order.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use roceline_engine::fabric::impair::Random;
 use roceline_engine::fabric::impair::fuzz::{self, Scope};
@@ -104,12 +104,37 @@ impl Drop for Seed {
     }
 }
 
+/// What there was to see in runs that kept all rules.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// Packets that rules hit, by what the rules do.
+    pub hits: BTreeMap<&'static str, u64>,
+    /// Directions of QPs on which everything was delivered.
+    pub delivered: usize,
+    /// Those that failed.
+    pub failed: BTreeMap<&'static str, usize>,
+}
+
 /// Runs one plan to its end and checks everything.
-pub fn run(plan: Plan) {
+pub fn run(plan: Plan, seen: &mut Seen) {
     let _seed = Seed(plan);
     let mut run = Run::new(plan);
     run.go();
     run.check_end();
+    for way in &run.world.link.ways {
+        for (rule, counts) in way.rules.rules() {
+            *seen.hits.entry(rule.action.kind().name()).or_default() += counts.hit;
+        }
+    }
+    for f in &run.flows {
+        match f.failed {
+            None => seen.delivered += 1,
+            Some(WcStatus::RetryExcErr) => *seen.failed.entry("retries").or_default() += 1,
+            Some(WcStatus::RnrRetryExcErr) => *seen.failed.entry("rnr").or_default() += 1,
+            Some(WcStatus::WrFlushErr) => *seen.failed.entry("flushed").or_default() += 1,
+            Some(_) => *seen.failed.entry("other").or_default() += 1,
+        }
+    }
 }
 
 impl Run {

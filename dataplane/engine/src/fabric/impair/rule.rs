@@ -126,12 +126,17 @@ impl Active {
     /// `None` if the packet does not have what the action changes.
     fn ready(&mut self, view: &PacketView, verdict: &Verdict) -> Option<Ready> {
         let edit = match &self.rule.action {
+            Action::Corrupt(_) | Action::Truncate { .. } | Action::MarkCe
+                if !verdict.has_edit_room() =>
+            {
+                None
+            }
             Action::Corrupt(c) => Edit::corrupt(c, view, &mut self.random),
             Action::Truncate { len, reseal } => Edit::truncate(*len, *reseal, view),
             Action::MarkCe => Edit::mark_ce(view),
             _ => return Some(Ready::Plain),
         };
-        edit.filter(|_| verdict.has_edit_room()).map(Ready::Edit)
+        edit.map(Ready::Edit)
     }
 
     /// Does it; `false` if nothing was to be done.
