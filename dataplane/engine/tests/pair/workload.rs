@@ -464,7 +464,13 @@ impl Run {
                 assert_eq!(c.byte_len, f.messages[m].len);
                 self.delivered(i, m);
             }
-            (WcStatus::WrFlushErr, _) => f.failed = f.failed.or(Some(c.status)),
+            (WcStatus::WrFlushErr, Some(_)) => {}
+            // It failed as a responder, or the other end did: a READ asked for again may meet memory that is
+            // gone, when the peer has all it wanted and would wait for ever.
+            (WcStatus::WrFlushErr, None) => {
+                f.failed = Some(c.status);
+                self.take_peer_down(i);
+            }
             (status, None) => {
                 f.failed = Some(status);
                 self.failed(i, status);
@@ -553,6 +559,10 @@ impl Run {
             WcStatus::LocProtErr | WcStatus::RemOpErr => assert!(plan.memory.fault > 0),
             other => panic!("a QP failed with {other:?}"),
         }
+        self.take_peer_down(i);
+    }
+
+    fn take_peer_down(&mut self, i: usize) {
         let (there, peer) = (1 - self.flows[i].from, self.flows[i].peer);
         self.world.nodes[there].enter(peer, QpState::Err, self.world.now);
     }
