@@ -1,12 +1,14 @@
-//! Putting a daemon together: EAL, mbufs, ports, one lcore thread, the control socket; and taking it apart
-//! again in the reverse order when a signal says so.
+//! Putting a worker together: EAL, mbufs, ports, one lcore thread, the control socket; and taking it apart
+//! again in the reverse order when a signal says so. The supervisor ([`crate::supervisor`]) starts it.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::sync_channel;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use roceline_engine::EngineConfig;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -15,8 +17,9 @@ use signal_hook::iterator::Signals;
 use crate::config::{Config, Hugepages, Idle, PortSpec};
 use crate::control::counter_files::CounterFiles;
 use crate::control::tree::Tree;
-use crate::control::{ControlConfig, ControlError, DeviceLimits, Server};
+use crate::control::{ControlConfig, ControlError, DeviceLimits, LcorePort, Listener};
 use crate::failures::FailureLog;
+use crate::lcore::message::{Command, ContextId, Request};
 use crate::lcore::{IdlePolicy, Lcore, LcoreConfig, Mailbox, NicConfig};
 use crate::memory::helper::LcoreWake;
 use crate::nic::NicInfo;
@@ -24,6 +27,7 @@ use crate::port::{
     Eal, EalConfig, Ethdev, EthdevConfig, FabricEnd, FabricLink, FabricLinkConfig, Huge, Mempool,
     MempoolConfig, Port, PortError,
 };
+use crate::supervisor::Inherited;
 
 /// Packets that a requester may have unacknowledged.
 const WINDOW: u32 = 256;
@@ -65,8 +69,17 @@ pub enum DaemonError {
     LcoreDied,
 }
 
-/// Runs a daemon until SIGINT or SIGTERM. `ready` is called once programs can use it.
-pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), DaemonError> {
+/// What a worker has from its supervisor.
+#[derive(Debug)]
+pub struct Start {
+    /// The way to it, and the listening socket.
+    pub inherited: Inherited,
+    /// How the worker before ended.
+    pub last_end: Option<String>,
+}
+
+/// Runs a worker until SIGINT or SIGTERM. `ready` is called once programs can use it.
+pub fn run(config: Config, from: Start, ready: impl FnOnce()) -> Result<(), DaemonError> {
     let socket = config.control.socket.clone().ok_or(DaemonError::NoSocket)?;
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|source| DaemonError::System {
         what: "signal handlers",
@@ -74,7 +87,13 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), DaemonError> {
     })?;
     let infos: Arc<[NicInfo]> = config.nic_infos().into();
     let neighbours = Arc::new(config.neighbours(&infos));
-    // The socket first: a second daemon on it must fail before it touches anything of the first.
+    let Inherited {
+        keeper,
+        socket: listening,
+        restarts,
+        ..
+    } = from.inherited;
+    let keeper = Arc::new(keeper);
     let control = ControlConfig {
         socket: socket.clone(),
         socket_mode: config.control.mode,
@@ -85,9 +104,12 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), DaemonError> {
         operators: config.control.operators.clone(),
         wiring: config.wiring(),
         impair: config.impair.clone(),
+        keeper: Some(Arc::clone(&keeper)),
+        restarts,
+        last_end: from.last_end,
     };
-    let listener = Server::bind(control)?;
-    let starting = StartWatch::begin(socket.clone())?;
+    let listener = Listener::inherited(control, listening);
+    let starting = StartWatch::begin()?;
     if signals.pending().next().is_some() {
         // It came before the watch began.
         return Ok(());
@@ -157,10 +179,11 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), DaemonError> {
 
     // From here on there is more to tidy up, and nothing that takes long.
     drop(starting);
-    let tree = Tree::create(&socket, &infos).map_err(|source| DaemonError::Tree {
+    let mut tree = Tree::create(&socket, &infos).map_err(|source| DaemonError::Tree {
         socket: socket.clone(),
         source,
     })?;
+    tree.stay();
     let counters =
         CounterFiles::start(tree, Arc::clone(&infos), mailbox.clone()).map_err(|source| {
             DaemonError::System {
@@ -168,13 +191,18 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), DaemonError> {
                 source,
             }
         })?;
-    let server = listener.start(mailbox)?;
+    let server = listener.start(Arc::<Mailbox>::clone(&mailbox))?;
     tracing::info!(socket = %socket.display(), "ready");
+    keeper.ready();
     ready();
 
     let signalled = signals.forever().next();
     if let Some(signal) = signalled {
         tracing::info!(signal, "stopping");
+    }
+    if keeper.is_alone() {
+        tracing::error!("the supervisor died: the devices end");
+        end_devices(&mailbox);
     }
     // New opens end first, then sessions, then the loop; EAL and its ports go last, by their owners' drop.
     drop(counters);
@@ -186,6 +214,7 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), DaemonError> {
         Ok(result) => result?,
         Err(_) => return Err(DaemonError::LcoreDied),
     }
+    keeper.stopped();
     if signalled.is_none() {
         Err(DaemonError::LcoreDied)
     } else {
@@ -194,14 +223,14 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), DaemonError> {
 }
 
 /// Ends the process when a signal comes while the daemon starts: EAL and drivers may take long (hugepages to clear, a
-/// device that does not answer), and cannot be interrupted. Nothing but the socket is there yet to be tidied up.
+/// device that does not answer), and cannot be interrupted. Nothing is there yet to be tidied up.
 struct StartWatch {
     signals: signal_hook::iterator::Handle,
     thread: Option<JoinHandle<()>>,
 }
 
 impl StartWatch {
-    fn begin(socket: PathBuf) -> Result<StartWatch, DaemonError> {
+    fn begin() -> Result<StartWatch, DaemonError> {
         let failed = |what| move |source| DaemonError::System { what, source };
         let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(failed("signal handlers"))?;
         let handle = signals.handle();
@@ -210,7 +239,6 @@ impl StartWatch {
             .spawn(move || {
                 if signals.forever().next().is_some() {
                     tracing::info!("stopped while starting");
-                    let _ = std::fs::remove_file(&socket);
                     // SAFETY: ends the process. Exit handlers are left out: DPDK's would run beside its start.
                     unsafe { libc::_exit(0) };
                 }
@@ -230,6 +258,23 @@ impl Drop for StartWatch {
             // It does nothing that could fail.
             let _ = thread.join();
         }
+    }
+}
+
+/// How long the polling thread has to tell programs of the end.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Lets the polling thread tell all programs that their devices are gone.
+fn end_devices(lcore: &Mailbox) {
+    let (reply, answer) = sync_channel(1);
+    let request = Request {
+        context: ContextId(0),
+        command: Command::Fatal,
+        reply,
+    };
+    let told = lcore.send(0, request).is_ok() && answer.recv_timeout(LAST_WORDS).is_ok();
+    if !told {
+        tracing::error!("the polling thread does not answer: programs see the end of their pipes");
     }
 }
 

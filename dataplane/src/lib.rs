@@ -12,4 +12,5 @@ pub mod lcore;
 pub mod memory;
 pub mod nic;
 pub mod port;
+pub mod supervisor;
 pub mod telemetry;

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use support::daemon::{Daemon, Objects, PAIR};
-use support::pair::{End, Pair};
+use support::pair::{End, Pair, endless, wait_for_traffic};
 use support::process::Process;
 use support::{PATIENCE, TempDir, alone, free_port, listening, roceline, wait_for};
 
@@ -17,47 +17,6 @@ fn tree_of(daemon: &Daemon) -> PathBuf {
     let mut path = daemon.socket().as_os_str().to_owned();
     path.push(".d");
     path.into()
-}
-
-/// A server and a client that will transfer until somebody ends them.
-fn endless_transfer(daemon: &Daemon, tool: &str) -> (Process, Process) {
-    let port = free_port();
-    let number = port.to_string();
-    let options = ["-F", "-s", "1048576", "-D", "300", "-p", &number];
-    let with = |more: &[&'static str]| {
-        let mut all: Vec<&str> = options.to_vec();
-        all.extend(more);
-        all.into_iter().map(String::from).collect::<Vec<_>>()
-    };
-    let start = |name: &str, arguments: Vec<String>| {
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        daemon.start_program(&format!("{name}-{port}"), tool, &arguments)
-    };
-    let mut server = start("server", with(&["-d", "roce0"]));
-    wait_for("listening server", PATIENCE, || {
-        listening(port) || !server.is_running()
-    });
-    let client = start("client", with(&["-d", "roce1", "127.0.0.1"]));
-    (server, client)
-}
-
-/// Packets that the daemon's NICs have sent so far.
-fn packets(daemon: &Daemon) -> u64 {
-    let stat = daemon.json(&["stat"]);
-    let devices = stat["devices"].as_array().expect("`devices` is a list");
-    devices
-        .iter()
-        .map(|device| {
-            device["counters"]["port_xmit_packets"]
-                .as_u64()
-                .expect("a counter")
-        })
-        .sum()
-}
-
-fn wait_for_traffic(daemon: &Daemon) {
-    let before = packets(daemon);
-    wait_for("traffic", PATIENCE, || packets(daemon) > before + 1000);
 }
 
 #[test]
@@ -102,7 +61,7 @@ fn what_a_program_has_is_counted() {
     let _alone = alone();
     let daemon = Daemon::pair();
     assert_eq!(daemon.objects(), Objects::default());
-    let (server, client) = endless_transfer(&daemon, "ib_write_bw");
+    let (server, client) = endless(&daemon, "ib_write_bw", &[]);
     wait_for_traffic(&daemon);
     let objects = daemon.objects();
     assert!(objects.contexts >= 2 && objects.qps >= 2, "{objects:?}");
@@ -129,7 +88,7 @@ fn a_program_killed_in_mid_transfer_leaves_nothing() {
     let mut daemon = Daemon::pair();
     for tool in ["ib_write_bw", "ib_read_bw", "ib_send_bw"] {
         for kill_server in [true, false] {
-            let (server, client) = endless_transfer(&daemon, tool);
+            let (server, client) = endless(&daemon, tool, &[]);
             wait_for_traffic(&daemon);
             let (victim, other) = if kill_server {
                 (server, client)
@@ -202,7 +161,7 @@ fn sigterm_while_it_starts_ends_it_at_once() {
 fn sigterm_under_traffic_ends_it_too() {
     let _alone = alone();
     let mut daemon = Daemon::pair();
-    let programs = endless_transfer(&daemon, "ib_write_bw");
+    let programs = endless(&daemon, "ib_write_bw", &[]);
     wait_for_traffic(&daemon);
     let ended = daemon.stop();
     assert!(ended.ok(), "{}", ended.report());

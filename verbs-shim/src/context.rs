@@ -14,6 +14,7 @@ use roceline_abi::layout::{
     DB_SUMMARY, DOORBELL_OFFSET, DOORBELL_STRIDE, MAX_CQS, MAX_LCORE_SLOTS, MAX_QPS, QP_SLOT_SHIFT,
 };
 
+use crate::end::End;
 use crate::sys::{self, Lock};
 use crate::table;
 
@@ -38,6 +39,10 @@ pub struct Context {
     next: AtomicPtr<Context>,
     /// Free to be used again; changed under the table's lock.
     free: AtomicU32,
+    /// The daemon is gone: no command can be answered any more.
+    lost: AtomicU32,
+    /// The end of the daemon as `end` sees it.
+    pub(crate) end: End,
     /// One request at a time. Holding it is what allows the use of `reply`.
     pub(crate) lock: Lock,
     pub(crate) reply: UnsafeCell<[u8; MAX_PAYLOAD]>,
@@ -78,6 +83,7 @@ impl Context {
             c.device.store(parts.device, Ordering::Relaxed);
             c.file_dev.store(dev, Ordering::Relaxed);
             c.file_ino.store(ino, Ordering::Relaxed);
+            c.lost.store(0, Ordering::Relaxed);
             c.map.store(map, Ordering::Release);
             let entered = table::enter(parts.file, c, table::Role::Command, 0)
                 && table::enter(parts.socket, c, table::Role::Hidden, 0)
@@ -130,6 +136,7 @@ impl Context {
         drop(request);
         let held = table::LOCK.hold();
         table::remove_all(self);
+        self.end.clear();
         for fd in [socket, wake] {
             if fd >= 0 {
                 sys::close(fd);
@@ -165,7 +172,23 @@ impl Context {
     /// The control socket, while the daemon answers. The lock is held by the caller.
     pub fn socket(&self) -> Option<c_int> {
         let fd = self.socket.load(Ordering::Relaxed);
-        (fd >= 0 && !self.map.load(Ordering::Relaxed).is_null()).then_some(fd)
+        (fd >= 0 && !self.is_lost()).then_some(fd)
+    }
+
+    /// Whether the daemon was found gone.
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether the connection has ended. Asks the system.
+    pub fn is_cut(&self) -> bool {
+        let socket = self.socket.load(Ordering::Relaxed);
+        socket >= 0 && sys::hung_up(socket)
+    }
+
+    /// Whether it is open in this process.
+    pub fn is_live(&self) -> bool {
+        !self.map.load(Ordering::Relaxed).is_null()
     }
 
     /// Whether `fd` is the context file, or something else that got its number behind our back.
@@ -177,10 +200,10 @@ impl Context {
         sys::identity(fd) == Some(ours)
     }
 
-    /// The daemon is gone: nothing that is posted from now on would be seen.
+    /// The daemon is gone: commands fail from now on. Posting does not: as with a QP in the error state, what is posted
+    /// completes with a flush error (`end`).
     pub fn lose(&self) {
-        // The mapping stays, as another thread may be ringing.
-        self.map.store(std::ptr::null_mut(), Ordering::Release);
+        self.lost.store(1, Ordering::Relaxed);
     }
 
     /// Gives a hidden fd another number because the program wants its own. The table's lock is held by the caller.
@@ -267,7 +290,8 @@ impl Context {
     }
 }
 
-fn all() -> impl Iterator<Item = &'static Context> {
+/// All contexts that were ever made, live or free.
+pub fn all() -> impl Iterator<Item = &'static Context> {
     let at = |p: *mut Context| {
         // SAFETY: contexts are never freed.
         unsafe { p.as_ref() }

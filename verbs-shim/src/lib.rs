@@ -12,7 +12,7 @@
 //! | `view` | which paths are ours and where they lead |
 //! | `table` | which fds are ours |
 //! | `open`, `context`, `command`, `client` | a device's way from `open` through `write` |
-//! | `provider` | polls that yield |
+//! | `provider`, `end` | polls that yield, and that find the daemon dead |
 //! | `fork`, `next`, `sys`, `say` | forks; the functions behind ours; system calls; words |
 //!
 //! Rules of the house: nothing here panics, allocates or calls an interposed function of its own; `errno` is what the
@@ -22,6 +22,7 @@ mod calls;
 mod client;
 mod command;
 mod context;
+mod end;
 mod fork;
 mod next;
 mod open;

@@ -1,5 +1,5 @@
 //! The rxe provider's function table, as it passes through `verbs_set_ops` of libibverbs: where polling for
-//! completions can be made to yield.
+//! completions can be made to yield, and to notice the end of the daemon (`end`).
 //!
 //! A program that polls an empty CQ in a loop on a machine without a core to spare keeps the NIC, or its peer, off the
 //! CPU for a scheduler slice at every hop. So there an empty poll gives the CPU away
@@ -11,10 +11,10 @@
 //! we know, and by copy.
 
 use std::ffi::{CStr, c_int, c_void};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use crate::sys;
 use crate::view::env;
+use crate::{end, sys};
 
 /// Symbol version of the layout below (rdma-core 44 to 56).
 const VERSION: &CStr = c"IBVERBS_PRIVATE_34";
@@ -57,6 +57,9 @@ static REAL_POLL_CQ: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 static REAL_CREATE_CQ_EX: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 static REAL_START_POLL: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
+/// What [`yields`] said when the first device was opened.
+static YIELDS: AtomicBool = AtomicBool::new(false);
+
 /// # Safety
 /// As for `verbs_set_ops` of libibverbs.
 #[unsafe(no_mangle)]
@@ -69,7 +72,8 @@ pub unsafe extern "C" fn verbs_set_ops(context: *mut c_void, ops: *const Functio
     };
     // SAFETY: by the caller's promise.
     unsafe {
-        if known && owner.is_rxe && yields() {
+        if known && owner.is_rxe {
+            YIELDS.store(yields(), Ordering::Relaxed);
             let mut copy = [std::ptr::null_mut(); OPS];
             std::ptr::copy_nonoverlapping(ops, copy.as_mut_ptr(), OPS);
             patch(
@@ -178,12 +182,20 @@ fn yields() -> bool {
     }
 }
 
+#[inline]
+fn nothing_found() {
+    if YIELDS.load(Ordering::Relaxed) {
+        sys::yield_now();
+    }
+    end::after_empty_poll();
+}
+
 unsafe extern "C" fn poll_cq(cq: *mut c_void, entries: c_int, wc: *mut c_void) -> c_int {
     let real = REAL_POLL_CQ.load(Ordering::Relaxed);
     // SAFETY: set before this function was put in its place; the prototype is the same.
     let found = unsafe { std::mem::transmute::<Function, PollCq>(real)(cq, entries, wc) };
     if found == 0 {
-        sys::yield_now();
+        nothing_found();
     }
     found
 }
@@ -213,7 +225,7 @@ unsafe extern "C" fn start_poll(cq: *mut CqEx, attr: *mut c_void) -> c_int {
     // SAFETY: as for `poll_cq`.
     let result = unsafe { std::mem::transmute::<Function, StartPoll>(real)(cq, attr) };
     if result == libc::ENOENT {
-        sys::yield_now();
+        nothing_found();
     }
     result
 }

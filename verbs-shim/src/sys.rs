@@ -265,6 +265,39 @@ pub fn map(len: usize, file: Option<c_int>) -> Option<*mut u8> {
     (p != -1).then_some(p as usize as *mut u8)
 }
 
+/// Maps all of `file` shared, without a claim on memory for what is never touched.
+pub fn map_sparse(len: usize, file: c_int) -> Option<*mut u8> {
+    let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let offset: off_t = 0;
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let p = unsafe { syscall!(SYS_mmap, 0, len, protection, flags, file, offset) };
+    (p != -1).then_some(p as usize as *mut u8)
+}
+
+/// Whether the other end of a connection is gone, or the descriptor itself.
+pub fn hung_up(fd: c_int) -> bool {
+    let mut poll = libc::pollfd {
+        fd,
+        events: libc::POLLRDHUP,
+        revents: 0,
+    };
+    // SAFETY: one live entry, and no waiting.
+    let n = unsafe { syscall!(SYS_poll, &raw mut poll, 1, 0) };
+    n > 0
+}
+
+/// Milliseconds of the monotonic clock.
+pub fn now_ms() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: fills in a live timespec.
+    unsafe { syscall!(SYS_clock_gettime, libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
+}
+
 /// Unmaps.
 ///
 /// # Safety

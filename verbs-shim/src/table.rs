@@ -143,6 +143,14 @@ pub fn copy(fd: c_int, copy: c_int) {
     }
 }
 
+/// An fd that is the context file of `context`.
+pub fn file_of(context: &Context) -> Option<c_int> {
+    (0..end() as c_int).find(|&fd| match get(fd) {
+        Some((c, Role::Command)) => std::ptr::eq(c, context) && context.is_file(fd),
+        _ => false,
+    })
+}
+
 /// Takes out all fds of a context. The lock is held by the caller.
 pub fn remove_all(context: &Context) {
     for slot in &TABLE[..end()] {

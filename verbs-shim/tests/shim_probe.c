@@ -453,7 +453,8 @@ static void case_gone(void)
 
 	CHECK(command(fd, HANG_UP, NULL, 0, NULL, 0) == -1 && errno == EIO);
 	CHECK(command(fd, ECHO, NULL, 0, NULL, 0) == -1 && errno == EIO);
-	CHECK(ring(fd, 0) == -1 && errno == EIO);
+	/* Posting still works: what is posted completes with a flush error. */
+	CHECK(ring(fd, 0) > 0);
 	CHECK(close(fd) == 0);
 }
 

@@ -30,6 +30,7 @@ use crate::config::ConfigError;
 use crate::control::client::ClientError;
 use crate::daemon::DaemonError;
 use crate::impair::SpecError;
+use crate::supervisor::{InheritedError, SupervisorError};
 use crate::telemetry::{self, FilterError};
 
 const EXAMPLES: &str = "\
@@ -89,6 +90,10 @@ enum CliError {
     #[error(transparent)]
     Daemon(#[from] DaemonError),
     #[error(transparent)]
+    Supervisor(#[from] SupervisorError),
+    #[error(transparent)]
+    Inherited(#[from] InheritedError),
+    #[error(transparent)]
     Client(#[from] ClientError),
     #[error(transparent)]
     Filter(#[from] FilterError),
@@ -123,6 +128,8 @@ pub fn main() -> ExitCode {
         Err(CliError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
             ExitCode::SUCCESS
         }
+        // The worker has said why.
+        Err(CliError::Supervisor(SupervisorError::NotStarted)) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("roceline: {error}");
             match error {

@@ -1,5 +1,6 @@
 //! `roceline nic`: the daemon in the foreground.
 
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -7,6 +8,7 @@ use clap::Parser;
 
 use super::{CliError, socket};
 use crate::config::{self, Config, ConfigError, Preset};
+use crate::supervisor::{self, Inherited};
 use crate::{daemon, telemetry};
 
 const EXAMPLES: &str = "\
@@ -16,7 +18,10 @@ Examples:
   roceline nic --config my.toml
   roceline nic --cpu 3 --socket /tmp/a.sock
 
-SIGINT (Ctrl-C) and SIGTERM stop it cleanly. docs/configuration.md explains every key.";
+SIGINT (Ctrl-C) and SIGTERM stop it cleanly: programs that are still running get IBV_EVENT_DEVICE_FATAL and
+their posted work completes with flush errors. The same happens when the process that runs the NICs dies
+(roceline-worker in ps); this one, its supervisor, then starts another, and programs can open the devices again.
+docs/configuration.md explains every key.";
 
 /// Run the NICs: a daemon in the foreground, until SIGINT or SIGTERM
 #[derive(Debug, Parser)]
@@ -37,9 +42,20 @@ pub(super) struct Args {
     /// Print the configuration and exit: a start for a file of your own
     #[arg(long)]
     print_config: bool,
+
+    /// For the supervisor's use: be its worker
+    #[arg(long, hide = true, value_name = "FDS", conflicts_with_all = ["config", "preset", "print_config"])]
+    worker: Option<String>,
+
+    /// For the supervisor's use: how the worker before ended
+    #[arg(long, hide = true, value_name = "HOW", requires = "worker")]
+    last_end: Option<String>,
 }
 
 pub(super) fn run(args: Args, socket: Option<PathBuf>, verbosity: u8) -> Result<(), CliError> {
+    if let Some(argument) = &args.worker {
+        return work(argument, &args, socket, verbosity);
+    }
     let (mut config, text) = match &args.config {
         Some(path) => Config::load(path)?,
         None => (Config::preset(args.preset)?, args.preset.text().into()),
@@ -54,10 +70,52 @@ pub(super) fn run(args: Args, socket: Option<PathBuf>, verbosity: u8) -> Result<
     let socket = socket
         .or(config.control.socket.take())
         .unwrap_or_else(socket::of_new_daemon);
-    config.control.socket = Some(socket.clone());
     telemetry::init(verbosity, config.log.as_deref())?;
-    let greeting = greeting(&config, &socket);
-    daemon::run(config, move || {
+    supervisor::run(&supervisor::Options {
+        arguments: worker_arguments(&args, &socket, verbosity),
+        socket,
+        mode: config.control.mode,
+        config: text,
+    })?;
+    Ok(())
+}
+
+/// Arguments of a worker, after `nic`. What the configuration says is not repeated.
+fn worker_arguments(args: &Args, socket: &Path, verbosity: u8) -> Vec<OsString> {
+    let mut all: Vec<OsString> = vec!["--socket".into(), socket.into()];
+    all.extend((0..verbosity).map(|_| OsString::from("-v")));
+    if let Some(cpu) = args.cpu {
+        all.extend(["--cpu".into(), cpu.to_string().into()]);
+    }
+    all
+}
+
+/// The supervisor's child: the daemon proper.
+fn work(
+    argument: &str,
+    args: &Args,
+    socket: Option<PathBuf>,
+    verbosity: u8,
+) -> Result<(), CliError> {
+    // `ps` and `top` show which of the two it is.
+    // SAFETY: a C string of less than 16 bytes.
+    unsafe { libc::prctl(libc::PR_SET_NAME, c"roceline-worker".as_ptr()) };
+    let inherited = Inherited::take(argument)?;
+    let mut config = Config::parse("configuration", &inherited.config)?;
+    if let Some(cpu) = args.cpu {
+        pin(&mut config, cpu)?;
+    }
+    config.control.socket = socket;
+    telemetry::init(verbosity, config.log.as_deref())?;
+    let greeting = match &config.control.socket {
+        Some(socket) if inherited.restarts == 0 => greeting(&config, socket),
+        _ => String::new(),
+    };
+    let from = daemon::Start {
+        inherited,
+        last_end: args.last_end.clone(),
+    };
+    daemon::run(config, from, move || {
         // Nobody may be reading; the daemon runs all the same.
         let _ = io::stdout().write_all(greeting.as_bytes());
     })?;

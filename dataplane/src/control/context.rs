@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fs::OpenOptions;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 
@@ -21,6 +21,7 @@ use super::server::Shared;
 use crate::lcore::message::{Command, ContextId, EventPipe, NewContext, Reply};
 use crate::memory::ContextFile;
 use crate::nic::NicInfo;
+use crate::supervisor::Keeper;
 
 /// The queues of a QP.
 #[derive(Debug)]
@@ -118,6 +119,14 @@ impl Context {
             cqs: HashMap::new(),
             qps: HashMap::new(),
         };
+        let pid = if peer.pid > 0 {
+            peer.pid as u32
+        } else {
+            request.pid
+        };
+        if let Some(keeper) = context.keeper() {
+            keeper.context(context.id, pid, file.fd(), async_events.write.as_fd());
+        }
         let new = NewContext {
             nic: nic as u32,
             file,
@@ -130,14 +139,13 @@ impl Context {
                 .map_err(system("duplicating a descriptor"))?,
             async_events,
             program: request.program,
-            pid: if peer.pid > 0 {
-                peer.pid as u32
-            } else {
-                request.pid
-            },
+            pid,
             comm: comm(peer.pid),
         };
-        context.done(Command::Open(Box::new(new)))?;
+        if let Err(error) = context.done(Command::Open(Box::new(new))) {
+            context.no_longer_kept();
+            return Err(error);
+        }
         let reply = OpenReply {
             file_bytes: FILE_BYTES,
             device_index: context.nic().index,
@@ -150,6 +158,52 @@ impl Context {
             reply,
             wake,
         })
+    }
+
+    /// Who speaks for this context when the daemon is dead.
+    fn keeper(&self) -> Option<&Keeper> {
+        self.shared.config.keeper.as_deref()
+    }
+
+    fn no_longer_kept(&self) {
+        if let Some(keeper) = self.keeper() {
+            keeper.context_gone(self.id);
+        }
+    }
+
+    /// Makes a completion channel: its handle, and the program's end.
+    pub fn new_channel(&mut self) -> Result<(u32, OwnedFd), CommandError> {
+        let system = |source| CommandError::System {
+            what: "making a completion channel",
+            source,
+        };
+        let (events, fd) = event_pipe().map_err(system)?;
+        let copy = match self.keeper() {
+            Some(_) => Some(events.write.try_clone().map_err(system)?),
+            None => None,
+        };
+        let handle = self.handle(Command::AddChannel(events))?;
+        self.channels.insert(handle);
+        if let (Some(keeper), Some(copy)) = (self.keeper(), copy) {
+            keeper.channel(self.id, handle, copy.as_fd());
+        }
+        Ok((handle, fd))
+    }
+
+    /// The program closed a completion channel.
+    pub fn close_channel(&mut self, channel: u32) -> Result<(), CommandError> {
+        if !self.channels.contains(&channel) {
+            return Err(CommandError::Handle {
+                kind: "completion channel",
+                handle: channel,
+            });
+        }
+        self.done(Command::RemoveChannel { channel })?;
+        self.channels.remove(&channel);
+        if let Some(keeper) = self.keeper() {
+            keeper.channel_gone(self.id, channel);
+        }
+        Ok(())
     }
 
     /// The NIC.
@@ -284,6 +338,10 @@ impl Context {
         );
         if let Err(error) = self.done(Command::Close) {
             tracing::warn!(context = self.id.0, %error, "context could not be closed");
+        }
+        // A program that only lost its daemon is to be told so.
+        if !self.shared.is_closing() {
+            self.no_longer_kept();
         }
     }
 }

@@ -26,7 +26,7 @@ mod program_memory;
 pub mod query;
 mod queue_memory;
 mod region_memory;
-mod seqpacket;
+pub(crate) mod seqpacket;
 mod server;
 mod session;
 pub mod tree;
@@ -41,13 +41,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 pub use client::{Client, ClientError};
+#[cfg(test)]
+pub(crate) use context::event_pipe;
 pub use error::{CommandError, ControlError};
 pub use limits::DeviceLimits;
-pub use server::{Listener, Server};
+pub use server::{BoundSocket, Listener, Server};
 
 use crate::impair::{Spec, Wiring};
 use crate::lcore::message::Request;
 use crate::nic::{Neighbours, NicInfo};
+use crate::supervisor::Keeper;
 
 /// What the control socket needs to know. Fixed while the daemon runs.
 #[derive(Clone, Debug)]
@@ -71,6 +74,12 @@ pub struct ControlConfig {
     pub wiring: Wiring,
     /// Impairments to begin with.
     pub impair: Vec<Spec>,
+    /// Who speaks for this process when it is dead; `None` where nobody does.
+    pub keeper: Option<Arc<Keeper>>,
+    /// Daemon processes that served this socket before.
+    pub restarts: u32,
+    /// How the last of them ended.
+    pub last_end: Option<String>,
 }
 
 impl ControlConfig {
@@ -90,6 +99,9 @@ impl ControlConfig {
             operators: Vec::new(),
             wiring: Wiring::default(),
             impair: Vec::new(),
+            keeper: None,
+            restarts: 0,
+            last_end: None,
         }
     }
 }

@@ -87,8 +87,14 @@ pub struct VersionReply {
     pub version: String,
     /// Of the protocol between shim and daemon.
     pub protocol: u32,
-    /// Process of the daemon.
+    /// Process of the daemon that serves the devices now.
     pub pid: u32,
+    /// Processes that served them before: each died, and with it the devices that were open then.
+    #[serde(default)]
+    pub restarts: u32,
+    /// How the last of those ended.
+    #[serde(default)]
+    pub last_end: Option<String>,
 }
 
 /// Answer to [`Query::Devices`].
@@ -292,6 +298,8 @@ pub(super) fn answer(shared: &Shared, peer: Peer, payload: &[u8]) -> Result<Vec<
             version: env!("CARGO_PKG_VERSION").into(),
             protocol: PROTOCOL_VERSION.into(),
             pid: std::process::id(),
+            restarts: shared.config.restarts,
+            last_end: shared.config.last_end.clone(),
         }),
         Query::Devices => {
             let all = snapshots(shared)?;

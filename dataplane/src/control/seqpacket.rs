@@ -41,6 +41,16 @@ pub fn socket() -> io::Result<OwnedFd> {
     owned(fd)
 }
 
+/// Two sockets that are connected with each other.
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut fds = [0; 2];
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+    // SAFETY: writes two descriptors into the array.
+    check(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) })?;
+    // SAFETY: both are new and ours.
+    Ok(unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) })
+}
+
 /// The address of `path`, or `None` if it is too long (or contains a NUL).
 pub fn address(path: &Path) -> Option<libc::sockaddr_un> {
     // SAFETY: sockaddr_un is valid when all zero.
@@ -273,20 +283,8 @@ const _: () = assert!(unsafe { libc::CMSG_SPACE((MAX_FDS * 4) as u32) } as usize
 
 /// A connected pair, for tests.
 #[cfg(test)]
-pub fn pair() -> (OwnedFd, OwnedFd) {
-    let mut fds = [0i32; 2];
-    // SAFETY: writes two descriptors into the array.
-    let result = unsafe {
-        libc::socketpair(
-            libc::AF_UNIX,
-            libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC,
-            0,
-            fds.as_mut_ptr(),
-        )
-    };
-    assert_eq!(result, 0, "{}", io::Error::last_os_error());
-    // SAFETY: both are new and ours.
-    unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) }
+pub fn both_ends() -> (OwnedFd, OwnedFd) {
+    pair().expect("a socket pair")
 }
 
 #[cfg(test)]
@@ -296,7 +294,7 @@ mod tests {
 
     #[test]
     fn bytes_and_descriptors_arrive_together() {
-        let (a, b) = pair();
+        let (a, b) = both_ends();
         send(a.as_fd(), &[b"he", b"llo"], &[a.as_fd(), b.as_fd()]).unwrap();
         let mut buffer = [0; 16];
         let packet = receive(b.as_fd(), &mut buffer).unwrap().unwrap();
@@ -310,7 +308,7 @@ mod tests {
 
     #[test]
     fn a_packet_larger_than_the_buffer_is_an_error() {
-        let (a, b) = pair();
+        let (a, b) = both_ends();
         send(a.as_fd(), &[&[1; 17]], &[]).unwrap();
         let error = receive(b.as_fd(), &mut [0; 16]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
@@ -318,7 +316,7 @@ mod tests {
 
     #[test]
     fn more_descriptors_than_allowed_are_refused_on_both_ends() {
-        let (a, b) = pair();
+        let (a, b) = both_ends();
         let five = [a.as_fd(); MAX_FDS + 1];
         assert!(send(a.as_fd(), &[b"x"], &five).is_err());
         assert!(send(a.as_fd(), &[b"x"], &five[..MAX_FDS]).is_ok());
@@ -330,7 +328,7 @@ mod tests {
 
     #[test]
     fn the_end_of_the_connection_is_seen() {
-        let (a, b) = pair();
+        let (a, b) = both_ends();
         drop(a);
         assert!(receive(b.as_fd(), &mut [0; 8]).unwrap().is_none());
     }

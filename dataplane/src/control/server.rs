@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -182,6 +182,11 @@ impl Shared {
         Ok(id)
     }
 
+    /// Whether the daemon is ending, and not only a connection.
+    pub fn is_closing(&self) -> bool {
+        self.sessions().closing
+    }
+
     fn leave(&self, id: u64) {
         let mut sessions = self.sessions();
         if let Some(Live { pid, .. }) = sessions.live.remove(&id) {
@@ -247,31 +252,82 @@ fn name(command: &Command) -> &'static str {
         Command::PostMortems => "PostMortems",
         Command::AddTap(_) => "AddTap",
         Command::RemoveTap(_) => "RemoveTap",
+        Command::Fatal => "Fatal",
     }
 }
 
-/// A bound control socket, which nobody serves yet: connections wait. Taken first, so that a second daemon on the
-/// same path fails before it touches anything. Its file goes when the value is dropped.
-pub struct Listener {
-    config: ControlConfig,
+/// A bound, listening control socket; connections wait in its queue. Its file goes when the value is dropped.
+#[derive(Debug)]
+pub struct BoundSocket {
     socket: OwnedFd,
-    file: SocketFile,
-}
-
-/// A socket file of ours.
-struct SocketFile {
     path: PathBuf,
-    /// Device and inode: a successor's file is not ours to remove.
+    /// Device and inode of the file: a successor's is not ours to remove.
     identity: (u64, u64),
 }
 
-impl Drop for SocketFile {
+impl BoundSocket {
+    /// Takes `path`, and replaces the socket there if the daemon that it belonged to is gone. `mode` are the permission
+    /// bits of the file.
+    pub fn bind(path: &Path, mode: u32) -> Result<BoundSocket, ControlError> {
+        let failed = |what| {
+            let path = path.to_owned();
+            move |source| ControlError::Socket { what, path, source }
+        };
+        raise_descriptor_limit();
+        let socket = bind(path)?;
+        let meta = std::fs::metadata(path).map_err(failed("looking at"))?;
+        let bound = BoundSocket {
+            socket,
+            path: path.to_owned(),
+            identity: (meta.dev(), meta.ino()),
+        };
+        let permissions = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(path, permissions).map_err(failed("setting permissions of"))?;
+        Ok(bound)
+    }
+
+    /// Whether the file is still this socket's.
+    pub fn is_ours(&self) -> bool {
+        std::fs::metadata(&self.path).is_ok_and(|m| (m.dev(), m.ino()) == self.identity)
+    }
+}
+
+impl AsFd for BoundSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for BoundSocket {
     fn drop(&mut self) {
         let path = &self.path;
-        if std::fs::metadata(path).is_ok_and(|m| (m.dev(), m.ino()) == self.identity) {
+        if self.is_ours() {
             if let Err(error) = std::fs::remove_file(path) {
                 tracing::warn!(path = %path.display(), %error, "socket file not removed");
             }
+        }
+    }
+}
+
+/// A listening control socket, which nobody serves yet.
+pub struct Listener {
+    config: ControlConfig,
+    socket: Source,
+}
+
+/// Where connections come from.
+enum Source {
+    /// A socket of ours.
+    Bound(BoundSocket),
+    /// The supervisor's, which cares for the file.
+    Inherited(OwnedFd),
+}
+
+impl AsFd for Source {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Source::Bound(socket) => socket.as_fd(),
+            Source::Inherited(socket) => socket.as_fd(),
         }
     }
 }
@@ -281,30 +337,15 @@ pub struct Server {
     shared: Arc<Shared>,
     stop: OwnedFd,
     accept: Option<JoinHandle<()>>,
-    file: Option<SocketFile>,
 }
 
 impl Server {
     /// Takes the socket of `config`, and replaces it if the daemon that it belonged to is gone.
     pub fn bind(config: ControlConfig) -> Result<Listener, ControlError> {
-        let path = config.socket.clone();
-        let failed = |what| {
-            let path = path.clone();
-            move |source| ControlError::Socket { what, path, source }
-        };
-        raise_descriptor_limit();
-        let socket = bind(&path)?;
-        let meta = std::fs::metadata(&path).map_err(failed("looking at"))?;
-        let file = SocketFile {
-            path: path.clone(),
-            identity: (meta.dev(), meta.ino()),
-        };
-        let permissions = std::fs::Permissions::from_mode(config.socket_mode);
-        std::fs::set_permissions(&path, permissions).map_err(failed("setting permissions of"))?;
+        let socket = BoundSocket::bind(&config.socket, config.socket_mode)?;
         Ok(Listener {
             config,
-            socket,
-            file,
+            socket: Source::Bound(socket),
         })
     }
 
@@ -320,13 +361,18 @@ impl Server {
 }
 
 impl Listener {
+    /// Serves a socket that a [`BoundSocket`] of another process made.
+    pub fn inherited(config: ControlConfig, socket: OwnedFd) -> Listener {
+        raise_descriptor_limit();
+        Listener {
+            config,
+            socket: Source::Inherited(socket),
+        }
+    }
+
     /// Serves connections from now on.
     pub fn start(self, lcores: Arc<dyn LcorePort>) -> Result<Server, ControlError> {
-        let Listener {
-            config,
-            socket,
-            file,
-        } = self;
+        let Listener { config, socket } = self;
         let path = config.socket.clone();
         let failed = |what| {
             let path = path.clone();
@@ -351,14 +397,13 @@ impl Listener {
             let stop = stop.map_err(failed("duplicating a descriptor for"))?;
             thread::Builder::new()
                 .name("control".into())
-                .spawn(move || accept_loop(&shared, &socket, &stop))
+                .spawn(move || accept_loop(&shared, socket.as_fd(), &stop))
                 .map_err(failed("starting a thread for"))?
         };
         Ok(Server {
             shared,
             stop,
             accept: Some(thread),
-            file: Some(file),
         })
     }
 }
@@ -374,8 +419,7 @@ impl Drop for Server {
         if accept.join().is_err() {
             tracing::error!("the control thread failed by a bug");
         }
-        // New connections end first, then those that exist.
-        self.file = None;
+        // New connections ended first, with the thread and its socket; then those that exist.
         if !self.shared.close_all(SHUTDOWN_TIMEOUT) {
             tracing::warn!("some programs' contexts were not closed in time");
         }
@@ -408,6 +452,8 @@ fn bind(path: &Path) -> Result<OwnedFd, ControlError> {
     match seqpacket::connect(probe.as_fd(), &address) {
         Err(error) if error.raw_os_error() == Some(libc::ECONNREFUSED) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        // The listener outlives the supervisor by the moment that its worker takes to stop.
+        Ok(()) if seqpacket::peer(probe.as_fd()).is_ok_and(|peer| is_dead(peer.pid)) => {}
         // A socket of another type answers with EPROTOTYPE: somebody is there.
         _ => return Err(ControlError::InUse(path.into())),
     }
@@ -420,6 +466,24 @@ fn bind(path: &Path) -> Result<OwnedFd, ControlError> {
     let socket = seqpacket::socket().map_err(failed("making a socket for"))?;
     seqpacket::listen(socket.as_fd(), &address).map_err(failed("listening on"))?;
     Ok(socket)
+}
+
+/// Whether a process that we can see is none any more. The credentials of a listening socket are those of the process that
+/// made it listen.
+fn is_dead(pid: i32) -> bool {
+    if pid <= 0 {
+        // In a PID namespace that we do not see.
+        return false;
+    }
+    match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
+        // The state stands behind the name, which is in parentheses and may contain some.
+        Ok(stat) => matches!(
+            stat.rsplit_once(") ")
+                .and_then(|(_, rest)| rest.chars().next()),
+            Some('Z' | 'X')
+        ),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
 }
 
 /// An open device costs about eight descriptors, a completion channel two; the usual soft limit of 1,024 is for
@@ -437,14 +501,14 @@ fn raise_descriptor_limit() {
     }
 }
 
-fn accept_loop(shared: &Arc<Shared>, listener: &OwnedFd, stop: &OwnedFd) {
-    let pollfd = |fd: &OwnedFd| libc::pollfd {
+fn accept_loop(shared: &Arc<Shared>, listener: BorrowedFd<'_>, stop: &OwnedFd) {
+    let pollfd = |fd: BorrowedFd<'_>| libc::pollfd {
         fd: fd.as_raw_fd(),
         events: libc::POLLIN,
         revents: 0,
     };
     loop {
-        let mut fds = [pollfd(stop), pollfd(listener)];
+        let mut fds = [pollfd(stop.as_fd()), pollfd(listener)];
         // SAFETY: polls a live array of two entries.
         if unsafe { libc::poll(fds.as_mut_ptr(), 2, -1) } < 0 {
             let error = io::Error::last_os_error();
@@ -457,14 +521,14 @@ fn accept_loop(shared: &Arc<Shared>, listener: &OwnedFd, stop: &OwnedFd) {
         if fds[0].revents != 0 {
             return;
         }
-        match seqpacket::accept(listener.as_fd()) {
+        match seqpacket::accept(listener) {
             Ok(socket) => welcome(shared, socket),
             Err(error)
                 if matches!(error.raw_os_error(), Some(libc::EINTR | libc::ECONNABORTED)) => {}
             Err(error) => {
                 tracing::warn!(%error, "no connection can be accepted now");
                 // SAFETY: polls one live entry; the pause ends early when the server stops.
-                unsafe { libc::poll(&mut pollfd(stop), 1, ACCEPT_PAUSE_MS) };
+                unsafe { libc::poll(&mut pollfd(stop.as_fd()), 1, ACCEPT_PAUSE_MS) };
             }
         }
     }

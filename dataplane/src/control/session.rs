@@ -16,7 +16,6 @@ use super::error::CommandError;
 use super::seqpacket::{self, Peer};
 use super::server::Shared;
 use super::{capture, query, uverbs};
-use crate::lcore::message::Command;
 
 const HEADER: usize = size_of::<RequestHeader>();
 
@@ -207,14 +206,7 @@ impl Session<'_> {
             .try_into()
             .map_err(|_| CommandError::Message("CloseChannel of a wrong length"))?;
         let channel = u32::from_ne_bytes(bytes);
-        if !context.channels.contains(&channel) {
-            return Err(CommandError::Handle {
-                kind: "completion channel",
-                handle: channel,
-            });
-        }
-        context.done(Command::RemoveChannel { channel })?;
-        context.channels.remove(&channel);
+        context.close_channel(channel)?;
         Ok(Response::default())
     }
 

@@ -205,6 +205,7 @@ impl State {
             },
             Command::Impair(command) => self.impair(command),
             Command::PostMortems => Reply::PostMortems(Vec::new()),
+            Command::Fatal => Reply::Done,
         }
     }
 
@@ -389,7 +390,7 @@ impl Program {
 
     /// The same as another user.
     pub fn start_as(shared: &Arc<Shared>, peer: Peer) -> Program {
-        let (socket, theirs) = seqpacket::pair();
+        let (socket, theirs) = seqpacket::both_ends();
         start_session(shared, theirs, peer).unwrap();
         Program { socket }
     }

@@ -16,6 +16,7 @@
 //! Contents are formatted as the kernel prints them (Linux `drivers/infiniband/core/sysfs.c` and
 //! `Documentation/ABI/stable/sysfs-class-infiniband`).
 
+use std::ffi::CString;
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, Write as _};
@@ -56,6 +57,8 @@ pub struct Tree {
     root: PathBuf,
     /// Device and inode of `root`: whether it is still ours.
     identity: (u64, u64),
+    /// Stays on disk when the value goes.
+    stays: bool,
 }
 
 impl Tree {
@@ -72,6 +75,10 @@ impl Tree {
         remove(&building)?;
         let made = build(&building, nics).and_then(|()| {
             remove(&old)?;
+            // At once where the file system can, so that programs that look meanwhile find one or the other.
+            if exchange(&building, &root).is_ok() {
+                return remove(&building);
+            }
             // A directory cannot be renamed over one that has entries.
             match fs::rename(&root, &old) {
                 Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
@@ -88,7 +95,23 @@ impl Tree {
             ));
         }
         let identity = identity(&root)?;
-        Ok(Tree { root, identity })
+        Ok(Tree {
+            root,
+            identity,
+            stays: false,
+        })
+    }
+
+    /// From now on the tree outlives the value: the supervisor removes it, or the next worker replaces it.
+    pub fn stay(&mut self) {
+        self.stays = true;
+    }
+
+    /// Removes the tree beside `socket`, whoever wrote it.
+    pub fn remove(socket: &Path) {
+        if let Err(error) = remove(&Tree::path(socket)) {
+            tracing::warn!(%error, "device tree not removed");
+        }
     }
 
     /// Its top directory.
@@ -158,9 +181,25 @@ impl Tree {
 impl Drop for Tree {
     fn drop(&mut self) {
         // A successor may have put its own tree in our place.
-        if identity(&self.root).ok() == Some(self.identity) {
+        if !self.stays && identity(&self.root).ok() == Some(self.identity) {
             let _ = remove(&self.root);
         }
+    }
+}
+
+/// Lets two directories change places.
+fn exchange(a: &Path, b: &Path) -> io::Result<()> {
+    use std::os::unix::ffi::OsStrExt;
+    let path = |path: &Path| CString::new(path.as_os_str().as_bytes());
+    let (a, b) = (path(a)?, path(b)?);
+    let here = libc::AT_FDCWD;
+    // SAFETY: two C strings.
+    let result =
+        unsafe { libc::renameat2(here, a.as_ptr(), here, b.as_ptr(), libc::RENAME_EXCHANGE) };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
     }
 }
 

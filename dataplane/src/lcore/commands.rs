@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
+use roceline_abi::flush;
 use roceline_abi::layout::{ARM_OFFSET, MAX_CQS, MAX_QPS};
 use roceline_engine::memory::MrAttr;
 use roceline_engine::verbs::{QpAttr, QpError, QpId, QpInit, QpState, mask};
@@ -55,6 +56,10 @@ pub fn serve(lcore: &mut Lcore, request: Request, now: Nanos) {
         Command::PostMortems => Ok(Reply::PostMortems(post_mortems(lcore, now))),
         Command::AddTap(tap) => tap::add(lcore, tap),
         Command::RemoveTap(id) => tap::remove(lcore, id),
+        Command::Fatal => {
+            fatal(lcore);
+            Ok(Reply::Done)
+        }
         command => match lcore.ids.get(&context).copied() {
             None => failed(libc::EIO, format!("context {} does not exist", context.0)),
             Some(key) => {
@@ -203,7 +208,8 @@ fn in_context(
         | Command::Impair(_)
         | Command::PostMortems
         | Command::AddTap(_)
-        | Command::RemoveTap(_) => failed(libc::EINVAL, "command out of place"),
+        | Command::RemoveTap(_)
+        | Command::Fatal => failed(libc::EINVAL, "command out of place"),
     }
 }
 
@@ -555,6 +561,36 @@ fn modify_qp(
         shared.contexts[key].sends.push_back(id);
     }
     Ok(Reply::Done)
+}
+
+/// The end of all devices, where no supervisor is left to tell of it after this process: what that would do.
+fn fatal(lcore: &mut Lcore) {
+    let Lcore { nics, shared, .. } = lcore;
+    let keys: Vec<ContextKey> = shared.contexts.iter().map(|(key, _)| key).collect();
+    for key in keys {
+        let nic = &mut nics[shared.contexts[key].nic];
+        let qps: Vec<_> = shared.contexts[key].qps.iter().map(|(_, id)| *id).collect();
+        for id in qps {
+            // From here on nothing of ours touches its queues.
+            destroy_qp(nic, shared, key, id);
+        }
+        let Context {
+            file,
+            channels,
+            async_events,
+            ..
+        } = &mut shared.contexts[key];
+        let mut notify = |channel: u32, user_handle: u64| {
+            if let Some(channel) = channels.get_mut(channel as usize) {
+                channel.events.push(user_handle.to_ne_bytes());
+            }
+            true
+        };
+        while flush::pass(&file.view(), true, &mut notify).is_some_and(|pass| pass.cut) {}
+        async_events.push(flush::DEVICE_FATAL_RECORD);
+        shared.note_events(key);
+    }
+    lcore.write_events(Nanos::ZERO);
 }
 
 /// Frees a QP; gives the number of its asynchronous events and their element.

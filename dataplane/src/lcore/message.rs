@@ -168,6 +168,8 @@ pub enum Command {
     AddTap(Box<Tap>),
     /// Take it out again. No context needed. -> `Tap`
     RemoveTap(TapId),
+    /// The devices end: flush all that is posted and say so to every program. No context needed. -> `Done`
+    Fatal,
 }
 
 /// What to do about rules.

@@ -89,6 +89,38 @@ impl Daemon {
         self.process.as_mut().expect("the daemon was launched")
     }
 
+    /// The process that runs the NICs: the supervisor's child, if it has one at the moment.
+    pub fn find_worker(&mut self) -> Option<u32> {
+        let id = self.process().id();
+        let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
+        let children = children.unwrap_or_default();
+        children.split_ascii_whitespace().next()?.parse().ok()
+    }
+
+    #[track_caller]
+    pub fn worker(&mut self) -> u32 {
+        self.find_worker()
+            .unwrap_or_else(|| panic!("no worker{}", self.log()))
+    }
+
+    #[track_caller]
+    pub fn kill_worker(&mut self, signal: libc::c_int) {
+        let worker = self.worker() as libc::pid_t;
+        // SAFETY: a plain system call. The supervisor may wait for its child at this moment, but does so only after the
+        // child ended, and no test expects that here.
+        unsafe { libc::kill(worker, signal) };
+    }
+
+    /// SIGKILL for both at once, as far as that can be: the supervisor cannot react.
+    #[track_caller]
+    pub fn kill_both(&mut self) {
+        self.process().signal(libc::SIGSTOP);
+        self.kill_worker(libc::SIGKILL);
+        self.process().signal(libc::SIGKILL);
+        let process = self.process();
+        wait_for("end of the supervisor", PATIENCE, || !process.is_running());
+    }
+
     /// What the daemon said.
     pub fn log(&self) -> String {
         let (stdout, stderr) = self

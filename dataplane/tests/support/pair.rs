@@ -73,6 +73,50 @@ impl Pair {
     }
 }
 
+/// A server and a client that will transfer until somebody ends them.
+pub fn endless(daemon: &Daemon, tool: &str, more: &[&str]) -> (Process, Process) {
+    let port = free_port();
+    let number = port.to_string();
+    // By time, which does not work with events, or by a number that is never reached.
+    let length = match more.contains(&"-e") {
+        true => ["-n", "50000000"],
+        false => ["-D", "300"],
+    };
+    let mut common = vec!["-F", "-s", "1048576", "-p", &number];
+    common.extend(length);
+    common.extend(more);
+    let start = |name: &str, own: &[&str]| {
+        let arguments: Vec<&str> = common.iter().chain(own).copied().collect();
+        daemon.start_program(&format!("{name}-{port}"), tool, &arguments)
+    };
+    let mut server = start("server", &["-d", "roce0"]);
+    wait_for("listening server", PATIENCE, || {
+        listening(port) || !server.is_running()
+    });
+    let client = start("client", &["-d", "roce1", "127.0.0.1"]);
+    (server, client)
+}
+
+/// Packets that the daemon's NICs have sent so far.
+fn packets(daemon: &Daemon) -> u64 {
+    let stat = daemon.json(&["stat"]);
+    let devices = stat["devices"].as_array().expect("`devices` is a list");
+    devices
+        .iter()
+        .map(|device| {
+            device["counters"]["port_xmit_packets"]
+                .as_u64()
+                .expect("a counter")
+        })
+        .sum()
+}
+
+/// Waits until a thousand packets more have been sent.
+pub fn wait_for_traffic(daemon: &Daemon) {
+    let before = packets(daemon);
+    wait_for("traffic", PATIENCE, || packets(daemon) > before + 1000);
+}
+
 /// The rows of numbers in a perftest's output, each beginning with the message size.
 pub fn rows(output: &str) -> Vec<Vec<f64>> {
     output

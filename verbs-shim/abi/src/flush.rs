@@ -21,6 +21,12 @@ use crate::view::View;
 pub const WR_FLUSH_ERR: u32 = 5;
 /// `vendor_err` of a flushed request, as users see it from mlx5.
 pub const FLUSH_VENDOR_ERR: u32 = 0xf9;
+/// `struct ib_uverbs_async_event_desc` of `IBV_EVENT_DEVICE_FATAL` (8): element (u64), event type (u32), reserved (u32).
+pub const DEVICE_FATAL_RECORD: [u8; 16] = {
+    let kind = 8u32.to_ne_bytes();
+    let [a, b, c, d] = kind;
+    [0, 0, 0, 0, 0, 0, 0, 0, a, b, c, d, 0, 0, 0, 0]
+};
 /// `IBV_WC_RECV`.
 const WC_RECV: u32 = 128;
 /// Offset of the opcode in a send request.

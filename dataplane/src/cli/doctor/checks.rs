@@ -93,6 +93,16 @@ fn hugepages(root: &Path) -> Finding {
     Finding::ok("hugepages", free.join(", "))
 }
 
+/// A process that died is nothing to be mended, but something to know.
+fn restarted(restarts: u32, version: &VersionReply) -> String {
+    format!(
+        "its process died and was started again {restarts} time{} (last end: {}); devices that were open then are lost, \
+         new opens work; the daemon's log says more",
+        if restarts == 1 { "" } else { "s" },
+        version.last_end.as_deref().unwrap_or("unknown")
+    )
+}
+
 fn daemon_reachable(socket: &Path, daemon: &Result<Daemon, ClientError>) -> Finding {
     const WHAT: &str = "daemon";
     match daemon {
@@ -112,7 +122,10 @@ fn daemon_reachable(socket: &Path, daemon: &Result<Daemon, ClientError>) -> Find
                 devices.join(", ")
             );
             if daemon.version.version == own {
-                Finding::ok(WHAT, found)
+                match daemon.version.restarts {
+                    0 => Finding::ok(WHAT, found),
+                    restarts => Finding::off(WHAT, found, restarted(restarts, &daemon.version)),
+                }
             } else {
                 Finding::off(
                     WHAT,

@@ -277,7 +277,7 @@ fn stopping_closes_the_contexts_of_programs_that_stay() {
     assert!(lcore.state().contexts.is_empty());
     assert!(closed.try_recv().is_ok());
     assert!(program.receive().is_none());
-    let (_, socket) = seqpacket::pair();
+    let (_, socket) = seqpacket::both_ends();
     assert!(
         start_session(&shared, socket, own_peer()).is_err(),
         "no session after that"

@@ -122,7 +122,7 @@ fn quotas_hold() {
     program.ok(&alloc_pd());
     assert_eq!(program.uverbs(&create_channel()).fds.len(), 1);
     assert_eq!(program.errno(&create_channel()), libc::ENOMEM);
-    let (_, socket) = crate::control::seqpacket::pair();
+    let (_, socket) = crate::control::seqpacket::both_ends();
     let peer = crate::control::testing::own_peer();
     assert!(crate::control::server::start_session(&shared, socket, peer).is_err());
 }

@@ -169,7 +169,7 @@ fn paths_are_resolved_or_refused_with_the_right_errno() {
 fn a_missing_feature_is_news_once_for_a_process() {
     let Bench { shared, .. } = bench();
     // Only a process that is connected is remembered.
-    let (_connection, theirs) = seqpacket::pair();
+    let (_connection, theirs) = seqpacket::both_ends();
     start_session(&shared, theirs, own_peer()).unwrap();
     let pid = own_peer().pid;
     assert!(shared.first_refusal(pid, "CREATE_SRQ", "not here"));

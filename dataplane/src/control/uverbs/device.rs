@@ -8,11 +8,10 @@ use super::abi::{
     QueryPortResp,
 };
 use super::{Answer, Call};
-use crate::control::context::{Context, event_pipe};
+use crate::control::context::Context;
 use crate::control::error::CommandError;
 use crate::control::limits::{self, DeviceLimits};
 use crate::control::tree::{GID_TABLE_LEN, PKEY_TABLE_LEN, PORT_CAP_FLAGS};
-use crate::lcore::message::Command;
 use crate::nic::NicInfo;
 
 /// `IB_UVERBS_DEVICE_SYS_IMAGE_GUID`.
@@ -148,12 +147,7 @@ pub fn create_comp_channel(context: &mut Context, call: &Call<'_>) -> Result<Ans
         context.channels.len(),
         context.limits().max_channels,
     )?;
-    let (events, fd) = event_pipe().map_err(|source| CommandError::System {
-        what: "making a completion channel",
-        source,
-    })?;
-    let handle = context.handle(Command::AddChannel(events))?;
-    context.channels.insert(handle);
+    let (handle, fd) = context.new_channel()?;
     Ok(Answer {
         fd: Some(fd),
         ..call.answer(OneWord { value: handle }.as_bytes(), &[])

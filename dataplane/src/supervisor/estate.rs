@@ -1,0 +1,207 @@
+//! What the supervisor keeps of each open device: its context file and the write ends of its event pipes. While the
+//! worker lives they lie here unused. When it is dead, they speak for it: posted work is flushed
+//! (`roceline_abi::flush`), `IBV_EVENT_DEVICE_FATAL` arrives, and waiting programs wake.
+//!
+//! A dead context stays dead until its program lets go of it, and is flushed again and again meanwhile: a program may
+//! post until it has seen the end, and those that wait for receives post them without telling anybody.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use roceline_abi::flush::{self, DEVICE_FATAL_RECORD};
+
+use super::message::News;
+use crate::lcore::message::ContextId;
+use crate::memory::ContextFile;
+
+/// Contexts, and channels of a context, beyond which the worker is not believed. It allows fewer of both.
+const MOST_CONTEXTS: usize = 1 << 14;
+const MOST_CHANNELS: usize = 1 << 14;
+/// Between two looks at a context that died not long ago.
+const SOON: Duration = Duration::from_millis(20);
+/// And later.
+const LATER: Duration = Duration::from_millis(200);
+/// What "not long ago" is.
+const FRESH: Duration = Duration::from_secs(10);
+/// A lock held for so many looks is held by a program that died, or that lies.
+const LOCKED_LOOKS: u32 = 100;
+
+/// An open device of the living worker.
+#[derive(Debug)]
+struct Held {
+    pid: u32,
+    file: OwnedFd,
+    events: OwnedFd,
+    channels: HashMap<u32, OwnedFd>,
+}
+
+/// An open device whose worker is dead.
+#[derive(Debug)]
+struct Dead {
+    file: ContextFile,
+    events: OwnedFd,
+    channels: HashMap<u32, OwnedFd>,
+    since: Instant,
+    woken: bool,
+    told: bool,
+    locked: u32,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub struct Estate {
+    held: HashMap<ContextId, Held>,
+    dead: Vec<Dead>,
+}
+
+impl Estate {
+    /// Takes what the worker hands over.
+    pub fn take(&mut self, news: News) {
+        match news {
+            News::Context {
+                id,
+                pid,
+                file,
+                events,
+            } => {
+                if self.held.len() >= MOST_CONTEXTS {
+                    tracing::error!(pid, "more open devices than there can be: one is not kept");
+                    return;
+                }
+                let held = Held {
+                    pid,
+                    file,
+                    events,
+                    channels: HashMap::new(),
+                };
+                self.held.insert(id, held);
+            }
+            News::ContextGone(id) => {
+                self.held.remove(&id);
+            }
+            News::Channel { id, handle, events } => {
+                let Some(held) = self.held.get_mut(&id) else {
+                    return;
+                };
+                if held.channels.len() < MOST_CHANNELS {
+                    held.channels.insert(handle, events);
+                } else {
+                    tracing::error!(pid = held.pid, "more channels than there can be");
+                }
+            }
+            News::ChannelGone { id, handle } => {
+                if let Some(held) = self.held.get_mut(&id) {
+                    held.channels.remove(&handle);
+                }
+            }
+            News::Ready | News::Stopped => {}
+        }
+    }
+
+    /// Open devices of the living worker.
+    pub fn held(&self) -> usize {
+        self.held.len()
+    }
+
+    /// The worker is dead, and with it all its contexts. Tells their programs.
+    pub fn bury(&mut self, now: Instant) {
+        for (_, held) in self.held.drain() {
+            match ContextFile::adopt(held.file) {
+                Ok(file) => self.dead.push(Dead {
+                    file,
+                    events: held.events,
+                    channels: held.channels,
+                    since: now,
+                    woken: false,
+                    told: false,
+                    locked: 0,
+                }),
+                Err(error) => tracing::error!(
+                    pid = held.pid,
+                    %error,
+                    "the queues of a program cannot be reached: it sees the end of its event pipes only"
+                ),
+            }
+        }
+        self.look(now);
+    }
+
+    /// Looks at the dead contexts once. Says when to look again.
+    pub fn look(&mut self, now: Instant) -> Option<Duration> {
+        self.dead.retain_mut(|dead| {
+            dead.look();
+            !is_left(&dead.events)
+        });
+        let age = |dead: &Dead| now.saturating_duration_since(dead.since);
+        let youngest = self.dead.iter().map(age).min()?;
+        Some(if youngest < FRESH { SOON } else { LATER })
+    }
+
+    /// Dead contexts whose programs still have them.
+    #[cfg(test)]
+    pub fn dead(&self) -> usize {
+        self.dead.len()
+    }
+}
+
+impl Dead {
+    fn look(&mut self) {
+        let view = self.file.view();
+        let channels = &self.channels;
+        let mut notify = |channel: u32, user_handle: u64| match channels.get(&channel) {
+            Some(pipe) => write(pipe, &user_handle.to_ne_bytes()),
+            // Closed: nobody waits there.
+            None => true,
+        };
+        match flush::pass(&view, !self.woken, &mut notify) {
+            Some(_) => {
+                self.woken = true;
+                self.locked = 0;
+            }
+            None => {
+                self.locked += 1;
+                if self.locked > LOCKED_LOOKS {
+                    flush::break_lock(&view);
+                }
+            }
+        }
+        if !self.told {
+            // After the flush: a program that hears of the death finds its completions.
+            self.told = self.woken && write(&self.events, &DEVICE_FATAL_RECORD);
+        }
+    }
+}
+
+/// Writes a whole event, at once or not at all (`pipe(7)`: up to PIPE_BUF bytes). False if the pipe is full.
+fn write(pipe: &OwnedFd, bytes: &[u8]) -> bool {
+    loop {
+        // SAFETY: writes initialised bytes; the pipe does not block.
+        let n = unsafe { libc::write(pipe.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) };
+        if n >= 0 {
+            return true;
+        }
+        match io::Error::last_os_error().kind() {
+            io::ErrorKind::Interrupted => {}
+            io::ErrorKind::WouldBlock => return false,
+            // Nobody reads it any more.
+            _ => return true,
+        }
+    }
+}
+
+/// Whether nobody has the read end any more: the program closed the device, or ended.
+fn is_left(pipe: &OwnedFd) -> bool {
+    let mut poll = libc::pollfd {
+        fd: pipe.as_raw_fd(),
+        events: 0,
+        revents: 0,
+    };
+    // SAFETY: polls one live entry, without waiting.
+    let n = unsafe { libc::poll(&mut poll, 1, 0) };
+    n > 0 && poll.revents & (libc::POLLERR | libc::POLLNVAL) != 0
+}
+
+#[cfg(test)]
+mod tests;
