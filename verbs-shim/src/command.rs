@@ -10,6 +10,7 @@ use roceline_abi::control::{
 
 use crate::client::{self, Broken, Reply};
 use crate::context::Context;
+use crate::memory;
 use crate::say::{say, text};
 use crate::sys::{self, fail};
 use crate::table::{self, Role};
@@ -17,6 +18,8 @@ use crate::view;
 
 /// Flag of an extended command.
 const EXTENDED: u32 = 0x8000_0000;
+const REG_MR: u32 = 9;
+const DEREG_MR: u32 = 13;
 const CREATE_COMP_CHANNEL: u32 = 17;
 const CREATE_CQ: u32 = 18;
 const REQ_NOTIFY_CQ: u32 = 23;
@@ -150,6 +153,32 @@ fn ask(context: &'static Context, command: &Command<'_>) -> Result<(), c_int> {
     // SAFETY: the lock is held.
     let into = unsafe { &mut *context.reply.get() };
 
+    let region = match command.number {
+        REG_MR => memory::Registration::parse(command.bytes),
+        _ => None,
+    };
+    if let Some(region) = &region {
+        memory::prepare(context, socket, region, into)?;
+    }
+    let answered = answer(context, socket, command, into);
+    if region.is_some() {
+        memory::registered(context, answered.ok());
+    }
+    if let (DEREG_MR, Ok(_), Some(handle)) =
+        (command.number, answered, array(command.bytes, HEADER))
+    {
+        memory::deregistered(context, u32::from_ne_bytes(handle));
+    }
+    answered.map(|_| ())
+}
+
+/// Asks the daemon, and gives the program what it answers. The first word of the answer, the handle of a new object, comes back.
+fn answer(
+    context: &'static Context,
+    socket: c_int,
+    command: &Command<'_>,
+    into: &mut [u8],
+) -> Result<u32, c_int> {
     let handle;
     let pieces = match patched_channel(context, command)? {
         None => [command.bytes, &[], &[]],
@@ -179,7 +208,7 @@ fn ask(context: &'static Context, command: &Command<'_>) -> Result<(), c_int> {
     // SAFETY: the program says that it has this much room there; the kernel would trust it in the same way, except
     // that a bad address is a fault here. The buffers differ: ours is in no program's hands.
     unsafe { std::ptr::copy_nonoverlapping(answer.as_ptr(), command.response, len) };
-    Ok(())
+    Ok(u32::from_ne_bytes(array(answer, 0).unwrap_or_default()))
 }
 
 /// Offset and value that replace the fd of a completion channel by its handle.

@@ -8,7 +8,7 @@ use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use roceline_abi::control::MAX_PAYLOAD;
+use roceline_abi::control::{MAX_PAYLOAD, MemoryPolicy};
 use roceline_abi::layout::{
     ARM_NEXT, ARM_NONE, ARM_OFFSET, ARM_SOLICITED, CONTROL_BYTES, DB_BELLS, DB_SLEEPING,
     DB_SUMMARY, DOORBELL_OFFSET, DOORBELL_STRIDE, MAX_CQS, MAX_LCORE_SLOTS, MAX_QPS, QP_SLOT_SHIFT,
@@ -16,7 +16,7 @@ use roceline_abi::layout::{
 
 use crate::end::End;
 use crate::sys::{self, Lock};
-use crate::table;
+use crate::{memory, table};
 
 /// One open of a device.
 #[repr(C, align(64))]
@@ -35,6 +35,10 @@ pub struct Context {
     /// Device and inode of the context file: whether an fd is still what it was.
     file_dev: AtomicU64,
     file_ino: AtomicU64,
+    /// Tells it from what it was before it was used again; 0 for the holder of the memory object.
+    serial: AtomicU64,
+    /// Which memory may be mapped, a [`MemoryPolicy`].
+    memory: AtomicU32,
     /// The next in the list of all contexts.
     next: AtomicPtr<Context>,
     /// Free to be used again; changed under the table's lock.
@@ -53,6 +57,8 @@ unsafe impl Sync for Context {}
 
 /// All contexts that were ever made, live or free.
 static ALL: AtomicPtr<Context> = AtomicPtr::new(std::ptr::null_mut());
+/// The one that holds the memory object.
+static HOLDER: AtomicPtr<Context> = AtomicPtr::new(std::ptr::null_mut());
 
 /// What a new context is made of.
 #[derive(Debug)]
@@ -67,6 +73,8 @@ pub struct Parts {
     pub device: u32,
     /// Lcore slots with doorbells.
     pub slots: u32,
+    /// Which memory may be mapped.
+    pub memory: MemoryPolicy,
 }
 
 impl Context {
@@ -81,6 +89,8 @@ impl Context {
             c.wake.store(parts.wake, Ordering::Relaxed);
             c.socket.store(parts.socket, Ordering::Relaxed);
             c.device.store(parts.device, Ordering::Relaxed);
+            c.serial.store(memory::next_serial(), Ordering::Relaxed);
+            c.memory.store(parts.memory as u32, Ordering::Relaxed);
             c.file_dev.store(dev, Ordering::Relaxed);
             c.file_ino.store(ino, Ordering::Relaxed);
             c.lost.store(0, Ordering::Relaxed);
@@ -106,7 +116,7 @@ impl Context {
 
     /// A free context, or a new one. The table's lock is held by the caller.
     fn unused() -> Option<&'static Context> {
-        if let Some(free) = all().find(|c| c.free.load(Ordering::Relaxed) != 0) {
+        if let Some(free) = all().iter().find(|c| c.free.load(Ordering::Relaxed) != 0) {
             return Some(free);
         }
         // Pages of zeroes are a context without a map, and they are never unmapped.
@@ -146,8 +156,10 @@ impl Context {
             // SAFETY: the map was taken out above. A thread that rings at this moment uses a closed fd.
             unsafe { sys::unmap(map, CONTROL_BYTES as usize) };
         }
+        let serial = self.serial.load(Ordering::Relaxed);
         self.free.store(1, Ordering::Relaxed);
         drop(held);
+        memory::ended(serial);
     }
 
     /// In the child of a fork: the daemon speaks with the parent only. What the child holds of the connection is
@@ -162,6 +174,52 @@ impl Context {
             }
         }
         self.lock.release();
+    }
+
+    /// A number of its own.
+    pub fn serial(&self) -> u64 {
+        self.serial.load(Ordering::Relaxed)
+    }
+
+    /// Which memory may be mapped.
+    pub fn memory_policy(&self) -> MemoryPolicy {
+        MemoryPolicy::from_u32(self.memory.load(Ordering::Relaxed))
+    }
+
+    /// Keeps the fd of the memory object hidden, under a context that is no open of a device. False if that cannot be.
+    pub fn hold_file(fd: c_int) -> bool {
+        let Some((dev, ino)) = sys::identity(fd) else {
+            return false;
+        };
+        let _held = table::LOCK.hold();
+        let Some(c) = Context::unused() else {
+            return false;
+        };
+        if !table::enter(fd, c, table::Role::Hidden, 0) {
+            return false;
+        }
+        c.serial.store(0, Ordering::Relaxed);
+        c.file_dev.store(dev, Ordering::Relaxed);
+        c.file_ino.store(ino, Ordering::Relaxed);
+        // Where a hidden fd is moved from, should the program want its number.
+        c.wake.store(fd, Ordering::Relaxed);
+        c.free.store(0, Ordering::Relaxed);
+        HOLDER.store(std::ptr::from_ref(c).cast_mut(), Ordering::Release);
+        true
+    }
+
+    /// The fd of the memory object, if it is still that.
+    pub fn held_file(&self) -> Option<c_int> {
+        let fd = self.wake.load(Ordering::Relaxed);
+        (fd >= 0 && self.is_file(fd)).then_some(fd)
+    }
+
+    /// Device and inode of its file.
+    pub fn file_identity(&self) -> (u64, u64) {
+        (
+            self.file_dev.load(Ordering::Relaxed),
+            self.file_ino.load(Ordering::Relaxed),
+        )
     }
 
     /// N of `uverbsN`.
@@ -290,18 +348,40 @@ impl Context {
     }
 }
 
-/// All contexts that were ever made, live or free.
-pub fn all() -> impl Iterator<Item = &'static Context> {
-    let at = |p: *mut Context| {
-        // SAFETY: contexts are never freed.
-        unsafe { p.as_ref() }
-    };
-    std::iter::successors(at(ALL.load(Ordering::Acquire)), move |c| {
-        at(c.next.load(Ordering::Relaxed))
-    })
+/// The contexts that there were at a moment, live or free.
+#[derive(Clone, Copy, Debug)]
+pub struct All(*mut Context);
+
+impl All {
+    /// None.
+    pub const NONE: All = All(std::ptr::null_mut());
+
+    /// Each of them.
+    pub fn iter(self) -> impl Iterator<Item = &'static Context> {
+        let at = |p: *mut Context| {
+            // SAFETY: contexts are never freed.
+            unsafe { p.as_ref() }
+        };
+        std::iter::successors(at(self.0), move |c| at(c.next.load(Ordering::Relaxed)))
+    }
+}
+
+/// All contexts that were ever made; new ones come in front.
+pub fn all() -> All {
+    All(ALL.load(Ordering::Acquire))
+}
+
+/// The context that holds the memory object, if there is one.
+pub fn holder() -> Option<&'static Context> {
+    // SAFETY: contexts are never freed.
+    unsafe { HOLDER.load(Ordering::Acquire).as_ref() }
 }
 
 /// In the child of a fork: see [`Context::orphan`].
 pub fn orphan_all() {
-    all().for_each(Context::orphan);
+    all().iter().for_each(Context::orphan);
+    if let Some(holder) = holder() {
+        HOLDER.store(std::ptr::null_mut(), Ordering::Relaxed);
+        holder.free.store(1, Ordering::Relaxed);
+    }
 }

@@ -60,7 +60,7 @@ pub fn after_empty_poll() {
 #[cold]
 fn look() {
     let errno = sys::errno();
-    for context in context::all().filter(|context| context.is_live()) {
+    for context in context::all().iter().filter(|context| context.is_live()) {
         let end = &context.end;
         if (end.cut_at.load(Ordering::Relaxed) != 0 || context.is_cut())
             && end.busy.swap(1, Ordering::Acquire) == 0

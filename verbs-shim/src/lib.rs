@@ -13,6 +13,7 @@
 //! | `table` | which fds are ours |
 //! | `open`, `context`, `command`, `client` | a device's way from `open` through `write` |
 //! | `provider`, `end` | polls that yield, and that find the daemon dead |
+//! | `memory` | which registered memory the daemon may map |
 //! | `fork`, `next`, `sys`, `say` | forks; the functions behind ours; system calls; words |
 //!
 //! Rules of the house: nothing here panics, allocates or calls an interposed function of its own; `errno` is what the
@@ -24,6 +25,7 @@ mod command;
 mod context;
 mod end;
 mod fork;
+mod memory;
 mod next;
 mod open;
 mod provider;

@@ -104,5 +104,6 @@ functions! {
     lgetxattr(*const c_char, *const c_char, *mut c_void, size_t) -> ssize_t;
     listxattr(*const c_char, *mut c_char, size_t) -> ssize_t;
     llistxattr(*const c_char, *mut c_char, size_t) -> ssize_t;
+    madvise(*mut c_void, size_t, c_int) -> c_int;
     inotify_add_watch(c_int, *const c_char, u32) -> c_int;
 }

@@ -10,7 +10,7 @@ use crate::client;
 use crate::context::{Context, Parts};
 use crate::say::{say, say_once, text};
 use crate::sys::{self, fail};
-use crate::{fork, view};
+use crate::{fork, memory, view};
 
 /// Names this program to the daemon.
 static PROGRAM: AtomicU64 = AtomicU64::new(0);
@@ -85,7 +85,7 @@ fn connect_and_open(n: u32) -> Result<c_int, c_int> {
     // No such file is what a missing device node gives.
     view::device_name(n, &mut device).ok_or(libc::ENOENT)?;
     let socket = connect()?;
-    let memory = Fd::new(sys::open(c"/proc/self/mem", libc::O_RDWR)).inspect_err(|errno| {
+    let mem = Fd::new(sys::open(c"/proc/self/mem", libc::O_RDWR)).inspect_err(|errno| {
         static SAID: AtomicBool = AtomicBool::new(false);
         say_once(
             &SAID,
@@ -104,8 +104,8 @@ fn connect_and_open(n: u32) -> Result<c_int, c_int> {
     let mut answer = [0u8; size_of::<OpenReply>()];
     let payload: [&[u8]; 3] = [request.as_bytes(), &[], &[]];
     let kind = Kind::OpenDevice;
-    let mut reply = client::exchange(socket.0, kind, payload, Some(memory.0), &mut answer)
-        .map_err(|e| {
+    let mut reply =
+        client::exchange(socket.0, kind, payload, Some(mem.0), &mut answer).map_err(|e| {
             say(format_args!(
                 "the daemon did not answer the open of uverbs{n}: {e:?}"
             ));
@@ -114,7 +114,7 @@ fn connect_and_open(n: u32) -> Result<c_int, c_int> {
                 client::Broken::Gone | client::Broken::Garbled => libc::EIO,
             }
         })?;
-    drop(memory);
+    drop(mem);
     if reply.header.version != u32::from(PROTOCOL_VERSION) {
         say(format_args!(
             "the daemon speaks protocol version {} and this library (libroceline_shim.so) version {PROTOCOL_VERSION}: \
@@ -152,6 +152,7 @@ fn connect_and_open(n: u32) -> Result<c_int, c_int> {
         wake: wake.0,
         device: n,
         slots: opened.lcore_slots,
+        memory: memory::effective(opened.memory),
     })?;
     let _ = (socket.take(), wake.take());
     Ok(file.take())

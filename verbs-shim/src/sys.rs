@@ -307,6 +307,201 @@ pub unsafe fn unmap(base: *mut u8, len: usize) {
     unsafe { syscall!(SYS_munmap, base, len) };
 }
 
+/// mmap(2).
+///
+/// # Safety
+/// With `MAP_FIXED`, what was mapped there is no longer used, or has the same bytes.
+pub unsafe fn mmap(
+    address: usize,
+    len: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: u64,
+) -> Option<usize> {
+    // SAFETY: by the caller's promise.
+    let p = unsafe { syscall!(SYS_mmap, address, len, protection, flags, fd, offset) };
+    (p != -1).then_some(p as usize)
+}
+
+/// mremap(2) to a fixed address.
+///
+/// # Safety
+/// What was mapped at `to` is no longer used, or has the same bytes.
+pub unsafe fn move_mapping(from: usize, len: usize, to: usize) -> bool {
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    // SAFETY: by the caller's promise.
+    unsafe { syscall!(SYS_mremap, from, len, len, flags, to) != -1 }
+}
+
+/// mprotect(2).
+///
+/// # Safety
+/// Nobody relies on the old protection.
+pub unsafe fn mprotect(address: usize, len: usize, protection: c_int) -> bool {
+    // SAFETY: by the caller's promise.
+    unsafe { syscall!(SYS_mprotect, address, len, protection) == 0 }
+}
+
+/// madvise(2).
+pub fn madvise(address: usize, len: usize, advice: c_int) -> c_int {
+    // SAFETY: the kernel checks the range; the callers here give advice that keeps what the program sees.
+    unsafe { syscall!(SYS_madvise, address, len, advice) as c_int }
+}
+
+/// memfd_create(2).
+pub fn memfd_create(name: &CStr, flags: u32) -> c_int {
+    // SAFETY: the name is a C string.
+    unsafe { syscall!(SYS_memfd_create, name.as_ptr(), flags) as c_int }
+}
+
+/// ftruncate(2).
+pub fn ftruncate(fd: c_int, len: u64) -> c_int {
+    // SAFETY: only integers.
+    unsafe { syscall!(SYS_ftruncate, fd, len) as c_int }
+}
+
+/// fcntl(2) with `F_ADD_SEALS`.
+pub fn add_seals(fd: c_int, seals: c_int) -> c_int {
+    // SAFETY: this command takes an integer.
+    unsafe { fcntl(fd, libc::F_ADD_SEALS, seals as usize) }
+}
+
+/// fallocate(2): gives pages of a file back; they read as zeroes.
+pub fn punch_hole(fd: c_int, offset: u64, len: usize) -> c_int {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: only integers.
+    unsafe { syscall!(SYS_fallocate, fd, mode, offset, len) as c_int }
+}
+
+/// lseek(2) to the next data or hole.
+pub fn seek(fd: c_int, offset: u64, whence: c_int) -> Option<u64> {
+    // SAFETY: only integers.
+    let at = unsafe { syscall!(SYS_lseek, fd, offset, whence) };
+    u64::try_from(at).ok()
+}
+
+/// pread(2) to an address of the caller's.
+///
+/// # Safety
+/// Nobody else uses the bytes.
+pub unsafe fn pread(fd: c_int, into: usize, len: usize, offset: u64) -> ssize_t {
+    // SAFETY: by the caller's promise.
+    unsafe { syscall!(SYS_pread64, fd, into, len, offset) as ssize_t }
+}
+
+/// pwrite(2) from an address. The kernel checks it.
+pub fn pwrite(fd: c_int, from: usize, len: usize, offset: u64) -> ssize_t {
+    // SAFETY: only reads memory, and the kernel checks the address.
+    unsafe { syscall!(SYS_pwrite64, fd, from, len, offset) as ssize_t }
+}
+
+/// userfaultfd(2).
+pub fn userfaultfd(flags: c_int) -> c_int {
+    // SAFETY: only integers.
+    unsafe { syscall!(SYS_userfaultfd, flags) as c_int }
+}
+
+/// ioctl(2) on an array that the kernel reads and writes.
+pub fn ioctl<const N: usize>(fd: c_int, request: usize, argument: &mut [u64; N]) -> c_int {
+    // SAFETY: the size in the callers' requests is at most the array's.
+    unsafe { syscall!(SYS_ioctl, fd, request, argument.as_mut_ptr()) as c_int }
+}
+
+/// ioctl(2) with an integer.
+pub fn ioctl_value(fd: c_int, request: usize, argument: usize) -> c_int {
+    // SAFETY: only integers.
+    unsafe { syscall!(SYS_ioctl, fd, request, argument) as c_int }
+}
+
+/// pipe2(2), close-on-exec.
+pub fn pipe() -> Option<[c_int; 2]> {
+    let mut ends = [-1; 2];
+    // SAFETY: the kernel writes two fds.
+    let r = unsafe { syscall!(SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC) };
+    (r == 0).then_some(ends)
+}
+
+/// Blocks all signals of this thread; gives the old mask.
+pub fn block_signals() -> u64 {
+    let (all, mut old) = (u64::MAX, 0u64);
+    // SAFETY: both are as long as said.
+    unsafe {
+        syscall!(
+            SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const all,
+            &raw mut old,
+            8
+        )
+    };
+    old
+}
+
+/// Sets the signal mask of this thread.
+pub fn restore_signals(old: u64) {
+    // SAFETY: as long as said.
+    unsafe {
+        syscall!(
+            SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const old,
+            std::ptr::null::<u64>(),
+            8
+        )
+    };
+}
+
+/// Threads of this process; 0 if that cannot be known. `/proc/self/task` has a link for each, and two of its own.
+pub fn threads() -> u64 {
+    // SAFETY: zeroes are a valid struct stat.
+    let mut st: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: `st` is writable and the path a C string.
+    let r = unsafe { fstatat(libc::AT_FDCWD, c"/proc/self/task".as_ptr(), &mut st, 0) };
+    if r == 0 {
+        st.st_nlink.saturating_sub(2)
+    } else {
+        0
+    }
+}
+
+/// Whether the size of files is limited (`RLIMIT_FSIZE`).
+pub fn has_file_size_limit() -> bool {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: `limit` is writable.
+    unsafe { syscall!(SYS_prlimit64, 0, libc::RLIMIT_FSIZE, 0, &raw mut limit) };
+    limit.rlim_cur != libc::RLIM_INFINITY
+}
+
+/// Whether pages can be swapped out to disk.
+pub fn has_swap() -> bool {
+    // SAFETY: zeroes are a valid struct sysinfo.
+    let mut info: libc::sysinfo = unsafe { std::mem::zeroed() };
+    // SAFETY: `info` is writable.
+    let r = unsafe { syscall!(SYS_sysinfo, &raw mut info) };
+    r != 0 || info.totalswap != 0
+}
+
+/// Milliseconds of a clock that only goes forward.
+pub fn now_ms() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` is writable.
+    unsafe { syscall!(SYS_clock_gettime, libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
+}
+
+/// Reads entries of a directory (`getdents64(2)`).
+pub fn getdents(fd: c_int, into: &mut [u8]) -> ssize_t {
+    // SAFETY: the kernel writes at most the slice.
+    unsafe { syscall!(SYS_getdents64, fd, into.as_mut_ptr(), into.len()) as ssize_t }
+}
+
 /// getpid(2).
 pub fn getpid() -> u32 {
     // SAFETY: no argument.

@@ -6,6 +6,7 @@
 
 mod dirs;
 mod fds;
+mod memory;
 mod open;
 mod stat;
 mod xattr;

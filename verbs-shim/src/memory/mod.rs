@@ -1,0 +1,706 @@
+//! Registered memory: which of it the daemon may map, and how that memory is made shareable and private again.
+//!
+//! In flow registrations and deregistrations on their way to the daemon (`command`), forks (`fork`) and advice (`calls`).
+//! Out flow pieces for the daemon: pages of a region and where they lie in a memory object. What is in no piece is reached
+//! through `/proc/self/mem`, which is always right; to map is only faster.
+//!
+//! | memory | what is done |
+//! | --- | --- |
+//! | private anonymous (heap, `mmap`, stacks of other threads) | changed to a mapping of our object, a sealed sparse memfd in which every address has the offset of its own number; private again when its last region goes |
+//! | shared objects of the program (tmpfs, memfd, SysV) | their descriptor is passed |
+//! | all else (files, own stack, huge private pages, devices) | nothing |
+//!
+//! [`State`] has the regions of the process and the addresses that were changed. One lock guards it; whoever also needs a
+//! context's lock takes that first, and `table::LOCK` last.
+
+mod fork;
+mod list;
+mod maps;
+mod object;
+mod pins;
+mod spans;
+mod swap;
+mod uffd;
+
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use roceline_abi::control::{Kind, MemoryPiece, MemoryPolicy, Plain};
+
+pub use fork::{after_in_child, after_in_parent, before};
+
+use self::list::List;
+use self::maps::Vma;
+use self::spans::{Span, Spans};
+use self::swap::{PAGE, Writers};
+use self::uffd::Uffd;
+use crate::client;
+use crate::context::Context;
+use crate::sys::{self, Held, Lock};
+use crate::view::env;
+
+/// Offsets in our object are addresses below this: the user half with four page-table levels.
+const ADDRESSES: u64 = 1 << 47;
+/// Handle of a region whose registration is under way.
+const PENDING: u32 = u32::MAX;
+/// `IBV_ACCESS_LOCAL_WRITE`.
+const LOCAL_WRITE: u32 = 1;
+
+/// A region, registered or about to be.
+#[derive(Clone, Copy, Debug)]
+struct Region {
+    /// [`Context::serial`] of its context.
+    serial: u64,
+    handle: u32,
+    /// Whole pages.
+    span: Span,
+    /// Part of it was passed to the daemon.
+    mapped: bool,
+}
+
+/// A memory object that a context's daemon knows.
+#[derive(Clone, Copy, Debug)]
+struct File {
+    serial: u64,
+    dev: u64,
+    inode: u64,
+    number: u32,
+}
+
+/// What is known of this process's memory.
+#[derive(Debug)]
+struct State {
+    regions: List<Region>,
+    /// Addresses that were made shared with our object.
+    swapped: Spans,
+    /// Addresses that children are not to have (`MADV_DONTFORK`).
+    unforked: Spans,
+    files: List<File>,
+    vmas: List<Vma>,
+}
+
+struct Guarded(UnsafeCell<State>);
+
+// SAFETY: only the holder of `LOCK` uses the state.
+unsafe impl Sync for Guarded {}
+
+static STATE: Guarded = Guarded(UnsafeCell::new(State {
+    regions: List::new(),
+    swapped: Spans::new(),
+    unforked: Spans::new(),
+    files: List::new(),
+    vmas: List::new(),
+}));
+static LOCK: Lock = Lock::new();
+/// Whether any address is in `swapped` or `unforked`: calls on memory look no further without.
+static ANY: AtomicBool = AtomicBool::new(false);
+
+/// The state, while its lock is held.
+struct Locked {
+    _held: Held<'static>,
+}
+
+fn lock() -> Locked {
+    Locked { _held: LOCK.hold() }
+}
+
+impl Locked {
+    fn state(&mut self) -> &mut State {
+        // SAFETY: the lock is held, and the borrow ends before it is given back.
+        unsafe { &mut *STATE.0.get() }
+    }
+}
+
+/// The policy of a context whose NIC has `policy`: what a person said for this program counts, unless the NIC maps nothing.
+pub fn effective(policy: u32) -> MemoryPolicy {
+    let nic = MemoryPolicy::from_u32(policy);
+    if nic == MemoryPolicy::Never {
+        return nic;
+    }
+    let Some(word) = env(c"ROCELINE_MEMORY") else {
+        return nic;
+    };
+    MemoryPolicy::from_word(word).unwrap_or_else(|| {
+        static SAID: AtomicBool = AtomicBool::new(false);
+        crate::say::say_once(
+            &SAID,
+            format_args!(
+                "ROCELINE_MEMORY={} means nothing: it is auto, never or always; nothing is mapped",
+                crate::say::text(word)
+            ),
+        );
+        MemoryPolicy::Never
+    })
+}
+
+/// A registration as REG_MR has it (`struct ib_uverbs_reg_mr` behind the header).
+#[derive(Clone, Copy, Debug)]
+pub struct Registration {
+    start: u64,
+    len: u64,
+    access: u32,
+}
+
+impl Registration {
+    /// Reads it from the bytes of a command.
+    pub fn parse(command: &[u8]) -> Option<Registration> {
+        let word = |at: usize| {
+            Some(u64::from_ne_bytes(
+                command.get(at..at + 8)?.try_into().ok()?,
+            ))
+        };
+        let access = u32::from_ne_bytes(command.get(44..48)?.try_into().ok()?);
+        Some(Registration {
+            start: word(16)?,
+            len: word(24)?,
+            access,
+        })
+    }
+
+    /// Its pages, if it is one that can be.
+    fn span(&self) -> Option<Span> {
+        let end = self
+            .start
+            .checked_add(self.len)
+            .filter(|e| *e <= ADDRESSES)?;
+        let page = PAGE as u64;
+        (self.len > 0).then(|| Span {
+            start: (self.start & !(page - 1)) as usize,
+            end: end.next_multiple_of(page) as usize,
+        })
+    }
+}
+
+/// Before a REG_MR of `context`, whose lock the caller holds: makes memory shareable and tells the daemon where it lies. `scratch` is
+/// the caller's for a while. An errno if the memory cannot be registered.
+pub fn prepare(
+    context: &Context,
+    socket: c_int,
+    registration: &Registration,
+    scratch: &mut [u8],
+) -> Result<(), c_int> {
+    // What is no range at all is for the daemon to refuse.
+    let Some(span) = registration.span() else {
+        return Ok(());
+    };
+    let mut locked = lock();
+    let state = locked.state();
+    check(span, registration.access & LOCAL_WRITE != 0)?;
+    let region = Region {
+        serial: context.serial(),
+        handle: PENDING,
+        span,
+        mapped: false,
+    };
+    let policy = context.memory_policy();
+    if policy == MemoryPolicy::Never {
+        state.regions.push(region);
+        return Ok(());
+    }
+    if !state.regions.push(region) {
+        return Ok(());
+    }
+    let mapped = state.map(context, socket, span, policy, Kind::Memory, &[], scratch);
+    if let Some(region) = state.region(context.serial(), PENDING) {
+        region.mapped = mapped;
+    }
+    Ok(())
+}
+
+/// After the REG_MR: its handle, or none if it failed.
+pub fn registered(context: &Context, handle: Option<u32>) {
+    let mut locked = lock();
+    let state = locked.state();
+    match handle {
+        Some(handle) => {
+            if let Some(region) = state.region(context.serial(), PENDING) {
+                region.handle = handle;
+            }
+        }
+        None => state.forget(context.serial(), PENDING),
+    }
+}
+
+/// After a DEREG_MR that went well: the daemon no longer touches the region.
+pub fn deregistered(context: &Context, handle: u32) {
+    lock().state().forget(context.serial(), handle);
+}
+
+/// Pages that are readable, and writable where they must be: what the kernel asks of pages that it pins.
+fn check(span: Span, write: bool) -> Result<(), c_int> {
+    let mut at = span.start;
+    let mut good = true;
+    let known = maps::each(|vma, _| {
+        if vma.span.end <= at {
+            return true;
+        }
+        good = vma.span.start <= at && vma.perms[0] == b'r' && (!write || vma.perms[1] == b'w');
+        at = vma.span.end;
+        good && at < span.end
+    });
+    if known && (!good || at < span.end) {
+        return Err(libc::EFAULT);
+    }
+    Ok(())
+}
+
+impl State {
+    fn region(&mut self, serial: u64, handle: u32) -> Option<&mut Region> {
+        self.regions
+            .as_mut_slice()
+            .iter_mut()
+            .rfind(|r| r.serial == serial && r.handle == handle)
+    }
+
+    /// Takes a region out, and makes what no other one needs private again.
+    fn forget(&mut self, serial: u64, handle: u32) {
+        let found = |r: &Region| r.serial == serial && r.handle == handle;
+        let Some(at) = self.regions.as_slice().iter().rposition(found) else {
+            return;
+        };
+        let span = self.regions.as_slice()[at].span;
+        self.regions.remove(at);
+        self.release(span);
+    }
+
+    /// Whether a region other than the one under way for `serial` touches `span`.
+    fn is_registered(&self, span: Span, except: u64) -> bool {
+        self.regions
+            .as_slice()
+            .iter()
+            .any(|r| r.span.common(span).is_some() && !(r.serial == except && r.handle == PENDING))
+    }
+
+    /// The first part of `span` in no region.
+    fn first_idle(&self, span: Span) -> Option<Span> {
+        let mut start = span.start;
+        while start < span.end {
+            let rest = Span { start, ..span };
+            let covers = |r: &&Region| r.span.start <= start && r.span.end > start;
+            match self.regions.as_slice().iter().find(covers) {
+                Some(region) => start = region.span.end,
+                None => {
+                    let next = self.regions.as_slice().iter();
+                    let next = next.map(|r| r.span.start).filter(|s| *s > start).min();
+                    return rest.common(Span {
+                        start,
+                        end: next.unwrap_or(usize::MAX),
+                    });
+                }
+            }
+        }
+        None
+    }
+
+    /// Makes those parts of `span` private again that are in no region.
+    fn release(&mut self, span: Span) {
+        if self.swapped.first_in(span).is_none() {
+            return;
+        }
+        let mut rest = span;
+        while let Some(idle) = self.first_idle(rest) {
+            let mut part = idle;
+            while let Some(shared) = self.swapped.first_in(part) {
+                self.make_private(shared, None);
+                part.start = shared.end;
+            }
+            rest.start = idle.end;
+        }
+        self.note();
+    }
+
+    /// Makes addresses private wherever the object's pages of that name are mapped by now. What cannot be made private now
+    /// stays shared. `needs_hold`: other writers than this thread, if there are any beyond the other threads.
+    fn make_private(&mut self, span: Span, writers: Option<&Writers>) -> bool {
+        let own = match writers {
+            Some(_) => None,
+            None => self.writers(false),
+        };
+        let Some(writers) = writers.or(own.as_ref()) else {
+            return false;
+        };
+        let Some((fd, identity)) = object::get() else {
+            return false;
+        };
+        self.collect(|vma| is_ours(vma, identity));
+        let mut whole = true;
+        for i in 0..self.vmas.as_slice().len() {
+            let Some(&vma) = self.vmas.as_slice().get(i) else {
+                break;
+            };
+            // The part whose pages are those of `span`.
+            let file = Span {
+                start: vma.offset as usize,
+                end: vma.offset as usize + vma.span.len(),
+            };
+            let Some(pages) = file.common(span) else {
+                continue;
+            };
+            let delta = vma.span.start.wrapping_sub(file.start);
+            let at = Span {
+                start: pages.start.wrapping_add(delta),
+                end: pages.end.wrapping_add(delta),
+            };
+            if swap::own_pages().iter().any(|own| own.common(at).is_some()) {
+                whole = false;
+                continue;
+            }
+            let unforked = &self.unforked;
+            whole &= swap::to_private(
+                fd,
+                at,
+                pages.start as u64,
+                vma.protection(),
+                writers,
+                |part| apply_unforked(unforked, part),
+            );
+        }
+        if whole {
+            sys::punch_hole(fd, span.start as u64, span.len());
+            self.swapped.remove(span);
+        }
+        whole
+    }
+
+    /// Who may write while memory is changed, and what holds them; none if they cannot be held. `daemon`: the daemon may.
+    fn writers(&self, daemon: bool) -> Option<Writers> {
+        if sys::threads() == 1 && !daemon {
+            return Some(Writers::None);
+        }
+        Uffd::new().map(Writers::Held)
+    }
+
+    /// Keeps the mappings for which `wanted` says yes in `vmas`.
+    fn collect(&mut self, wanted: impl Fn(&Vma) -> bool) -> bool {
+        self.vmas.clear();
+        let vmas = &mut self.vmas;
+        let mut room = true;
+        maps::each(|vma, _| {
+            if wanted(vma) {
+                room = vmas.push(*vma);
+            }
+            room
+        }) && room
+    }
+
+    fn note(&self) {
+        let any = !self.swapped.is_empty() || !self.unforked.is_empty();
+        ANY.store(any, Ordering::SeqCst);
+    }
+
+    /// Makes what can be of `span` shared, and sends the pieces of it: `head`, then pieces, in messages of `kind`. Whether there
+    /// was any.
+    #[allow(clippy::too_many_arguments)]
+    fn map(
+        &mut self,
+        context: &Context,
+        socket: c_int,
+        span: Span,
+        policy: MemoryPolicy,
+        kind: Kind,
+        head: &[u8],
+        scratch: &mut [u8],
+    ) -> bool {
+        self.share(context, span, policy);
+        let pieces = self.pieces(context, socket, span, scratch);
+        if pieces == 0 {
+            return false;
+        }
+        let bytes = &scratch[..pieces * size_of::<MemoryPiece>()];
+        let sent = client::exchange(socket, kind, [head, bytes, &[]], None, &mut []);
+        sent.is_ok_and(|reply| reply.header.error == 0)
+    }
+
+    /// Makes what can be of `span` shared with our object.
+    fn share(&mut self, context: &Context, span: Span, policy: MemoryPolicy) {
+        if policy == MemoryPolicy::Auto && pins::any() {
+            return;
+        }
+        let Some((fd, identity)) = object::get_or_make() else {
+            return;
+        };
+        let whole = self.collect(|vma| {
+            let moved = is_ours(vma, identity) && vma.offset != vma.span.start as u64;
+            moved || (vma.is_private_anonymous() && vma.span.common(span).is_some())
+        });
+        if !whole || self.vmas.as_slice().is_empty() {
+            return;
+        }
+        let mut writers = None;
+        for i in 0..self.vmas.as_slice().len() {
+            let Some(&vma) = self.vmas.as_slice().get(i) else {
+                break;
+            };
+            let Some(mut rest) = vma.span.common(span).filter(|_| vma.is_private_anonymous())
+            else {
+                continue;
+            };
+            // What was shared once and is private now was mapped anew while its region still has the old pages.
+            while let Some(part) = self.swapped.first_not_in(rest) {
+                rest.start = part.end;
+                let daemon = self.is_registered(part, context.serial());
+                let enough = match &writers {
+                    Some(Writers::Held(_)) => true,
+                    Some(Writers::None) => !daemon,
+                    None => false,
+                };
+                if !enough {
+                    writers = self.writers(daemon);
+                }
+                if let Some(writers) = &writers {
+                    self.share_part(fd, part, vma.protection(), writers);
+                }
+            }
+        }
+        self.note();
+    }
+
+    /// Makes a part of one mapping shared, without this thread's own pages and without pages that are mapped elsewhere.
+    fn share_part(&mut self, fd: c_int, part: Span, protection: c_int, writers: &Writers) {
+        let mut avoid = Spans::new();
+        for own in swap::own_pages() {
+            avoid.add(own);
+        }
+        for vma in self.vmas.as_slice() {
+            if !vma.is_private_anonymous() {
+                let start = vma.offset as usize;
+                avoid.add(Span {
+                    start,
+                    end: start + vma.span.len(),
+                });
+            }
+        }
+        let mut rest = part;
+        while let Some(free) = avoid.first_not_in(rest) {
+            rest.start = free.end;
+            let mut done = free.start;
+            let unforked = &self.unforked;
+            swap::to_shared(
+                fd,
+                free,
+                protection,
+                writers,
+                |part| apply_unforked(unforked, part),
+                &mut done,
+            );
+            if done > free.start {
+                self.swapped.add(Span {
+                    start: free.start,
+                    end: done,
+                });
+            }
+        }
+    }
+
+    /// Writes the pieces of `span` that the daemon can map to `scratch`; gives their number.
+    fn pieces(
+        &mut self,
+        context: &Context,
+        socket: c_int,
+        span: Span,
+        scratch: &mut [u8],
+    ) -> usize {
+        if !self.collect(|vma| vma.is_shared() && vma.span.common(span).is_some()) {
+            return 0;
+        }
+        let ours = object::get();
+        let mut count = 0;
+        let mut last: Option<MemoryPiece> = None;
+        let mut emit = |piece: MemoryPiece, count: &mut usize| {
+            let at = *count * size_of::<MemoryPiece>();
+            if let Some(place) = scratch.get_mut(at..at + size_of::<MemoryPiece>()) {
+                place.copy_from_slice(piece.as_bytes());
+                *count += 1;
+            }
+        };
+        for i in 0..self.vmas.as_slice().len() {
+            let Some(&vma) = self.vmas.as_slice().get(i) else {
+                break;
+            };
+            let Some(part) = vma.span.common(span) else {
+                continue;
+            };
+            let mine = ours.is_some_and(|(_, identity)| is_ours(&vma, identity));
+            if mine && vma.offset != vma.span.start as u64 {
+                continue; // moved: its pages go by another name
+            }
+            let Some(file) = self.file(context, socket, &vma, mine) else {
+                continue;
+            };
+            let piece = MemoryPiece {
+                addr: part.start as u64,
+                len: part.len() as u64,
+                offset: vma.offset + (part.start - vma.span.start) as u64,
+                file,
+                reserved: 0,
+            };
+            match &mut last {
+                Some(l)
+                    if l.file == file
+                        && l.addr + l.len == piece.addr
+                        && l.offset + l.len == piece.offset =>
+                {
+                    l.len += piece.len;
+                }
+                _ => {
+                    if let Some(done) = last.replace(piece) {
+                        emit(done, &mut count);
+                    }
+                }
+            }
+        }
+        if let Some(done) = last {
+            emit(done, &mut count);
+        }
+        count
+    }
+
+    /// The number by which the context's daemon knows the file of a mapping.
+    fn file(&mut self, context: &Context, socket: c_int, vma: &Vma, mine: bool) -> Option<u32> {
+        const REFUSED: u32 = u32::MAX;
+        let serial = context.serial();
+        let known = |f: &&File| f.serial == serial && f.dev == vma.dev && f.inode == vma.inode;
+        if let Some(file) = self.files.as_slice().iter().find(known) {
+            return Some(file.number).filter(|n| *n != REFUSED);
+        }
+        let mut answer = [0; 4];
+        let send = |fd: c_int, answer: &mut [u8; 4]| {
+            let empty: [&[u8]; 3] = [&[], &[], &[]];
+            let kind = Kind::MemoryFile;
+            let reply = client::exchange(socket, kind, empty, Some(fd), answer).ok()?;
+            (reply.header.error == 0 && reply.len == 4).then(|| u32::from_ne_bytes(*answer))
+        };
+        let number = if mine {
+            object::get().and_then(|(fd, _)| send(fd, &mut answer))
+        } else {
+            let fd = object::open_mapped(vma)?;
+            let number = send(fd, &mut answer);
+            sys::close(fd);
+            number
+        };
+        self.files.push(File {
+            serial,
+            dev: vma.dev,
+            inode: vma.inode,
+            number: number.unwrap_or(REFUSED),
+        });
+        number
+    }
+}
+
+fn is_ours(vma: &Vma, identity: (u64, u64)) -> bool {
+    vma.is_shared() && (vma.dev, vma.inode) == identity
+}
+
+/// Gives a new mapping the mark that the old one had.
+fn apply_unforked(unforked: &Spans, part: Span) {
+    let mut rest = part;
+    while let Some(marked) = unforked.first_in(rest) {
+        sys::madvise(marked.start, marked.len(), libc::MADV_DONTFORK);
+        rest.start = marked.end;
+    }
+}
+
+/// What is to happen with advice for memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// What the kernel does.
+    Pass,
+    /// The call ends with this result: 0 or an errno.
+    Answer(c_int),
+}
+
+/// Whether any call on memory may concern us.
+#[inline]
+pub fn concerns() -> bool {
+    ANY.load(Ordering::Relaxed)
+}
+
+/// Advice on `len` bytes at `start`, before the kernel sees it.
+#[cold]
+pub fn advise(start: usize, len: usize, advice: c_int) -> Advice {
+    let Some(end) = start.checked_add(len).filter(|_| start % PAGE == 0) else {
+        return Advice::Pass;
+    };
+    let span = Span {
+        start,
+        end: end.next_multiple_of(PAGE),
+    };
+    let mut locked = lock();
+    let state = locked.state();
+    match advice {
+        libc::MADV_DONTFORK => {
+            state.unforked.add(span);
+            state.note();
+            Advice::Pass
+        }
+        libc::MADV_DOFORK => {
+            state.unforked.remove(span);
+            state.note();
+            Advice::Pass
+        }
+        libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_REMOVE
+            if state.swapped.first_in(span).is_some() =>
+        {
+            state.discard(span, advice)
+        }
+        _ => Advice::Pass,
+    }
+}
+
+impl State {
+    /// Advice that gives pages back, on a range of which a part is shared: private memory reads as zeroes after it.
+    fn discard(&mut self, span: Span, advice: c_int) -> Advice {
+        if advice == libc::MADV_REMOVE {
+            return Advice::Answer(libc::EINVAL); // as for private memory
+        }
+        let Some((fd, _)) = object::get() else {
+            return Advice::Pass;
+        };
+        let mut rest = span;
+        while let Some(shared) = self.swapped.first_in(rest) {
+            // The kernel may free such pages at any time, or never.
+            if advice == libc::MADV_DONTNEED {
+                sys::punch_hole(fd, shared.start as u64, shared.len());
+            }
+            rest.start = shared.end;
+        }
+        let mut rest = span;
+        while let Some(private) = self.swapped.first_not_in(rest) {
+            if sys::madvise(private.start, private.len(), advice) != 0 {
+                return Advice::Answer(sys::errno());
+            }
+            rest.start = private.end;
+        }
+        Advice::Answer(0)
+    }
+}
+
+/// Numbers contexts, so that one that is used again is told from its former self.
+pub fn next_serial() -> u64 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    u64::from(NEXT.fetch_add(1, Ordering::Relaxed)) + 1
+}
+
+/// A context has ended: the daemon may be using its regions for a moment still, so what was shared stays so.
+pub fn ended(serial: u64) {
+    let mut locked = lock();
+    let state = locked.state();
+    let mut at = 0;
+    while let Some(region) = state.regions.as_slice().get(at) {
+        if region.serial == serial {
+            state.regions.remove(at);
+        } else {
+            at += 1;
+        }
+    }
+    let mut at = 0;
+    while let Some(file) = state.files.as_slice().get(at) {
+        if file.serial == serial {
+            state.files.remove(at);
+        } else {
+            at += 1;
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Memory objects: the one of ours under changed memory, and those of the program.
+//!
+//! Ours is one memfd for the process, as long as the address space, in which an address has the offset of its own number. So
+//! neighbours in memory are neighbours in the object, and the kernel joins their mappings. It is sealed against shrinking,
+//! which is what the daemon's mapping of it must not suffer, and it holds only the pages that were ever touched.
+
+use std::ffi::{CStr, c_int};
+use std::fmt::Write;
+
+use super::maps::{self, Name, Vma};
+use super::{ADDRESSES, PAGE};
+use crate::context::{self, Context};
+use crate::sys;
+
+/// Our object, if there is one: its descriptor, with device and inode.
+pub fn get() -> Option<(c_int, (u64, u64))> {
+    let holder = context::holder()?;
+    let fd = holder.held_file()?;
+    Some((fd, holder.file_identity()))
+}
+
+/// Our object, made if need be; none if this process may not have one.
+pub fn get_or_make() -> Option<(c_int, (u64, u64))> {
+    if let Some(object) = get() {
+        return Some(object);
+    }
+    // A limit would make writes to it fail with a signal.
+    if page_size() != PAGE || sys::has_file_size_limit() {
+        return None;
+    }
+    let fd = sys::memfd_create(
+        c"roceline-memory",
+        libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING,
+    );
+    if fd < 0 {
+        return None;
+    }
+    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+    let fd = crate::open::hide(fd);
+    let made = sys::ftruncate(fd, ADDRESSES) == 0
+        && sys::add_seals(fd, seals) == 0
+        && Context::hold_file(fd);
+    if !made {
+        sys::close(fd);
+        return None;
+    }
+    get()
+}
+
+fn page_size() -> usize {
+    // SAFETY: no pointers.
+    unsafe { libc::getauxval(libc::AT_PAGESZ) as usize }
+}
+
+/// A descriptor of the program's own object under a mapping, open both ways.
+pub fn open_mapped(vma: &Vma) -> Option<c_int> {
+    let mut path = Text::new();
+    write!(
+        path,
+        "/proc/self/map_files/{:x}-{:x}",
+        vma.span.start, vma.span.end
+    )
+    .ok()?;
+    // That takes a privilege; the other ways do not.
+    open_same(path.as_c()?, vma)
+        .or_else(|| open_by_name(vma))
+        .or_else(|| open_by_fd(vma))
+}
+
+fn open_same(path: &CStr, vma: &Vma) -> Option<c_int> {
+    let fd = sys::open(path, libc::O_RDWR | libc::O_NONBLOCK | libc::O_NOCTTY);
+    if fd < 0 {
+        return None;
+    }
+    if sys::identity(fd) != Some((vma.dev, vma.inode)) {
+        sys::close(fd);
+        return None;
+    }
+    Some(fd)
+}
+
+/// By the name in the maps: a file in `/dev/shm`, say. Only regular files are opened, as opening others may have effects.
+fn open_by_name(vma: &Vma) -> Option<c_int> {
+    let mut path = Text::new();
+    maps::each(|other, name| {
+        if other.span == vma.span && other.name == Name::Path {
+            path.push(name);
+        }
+        other.span.start < vma.span.start
+    });
+    let path = path.as_c()?;
+    // SAFETY: zeroes are a valid struct stat.
+    let mut st: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: `st` is writable and the path a C string.
+    let found = unsafe { sys::fstatat(libc::AT_FDCWD, path.as_ptr(), &mut st, 0) } == 0;
+    let same = found
+        && (st.st_dev, st.st_ino) == (vma.dev, vma.inode)
+        && st.st_mode & libc::S_IFMT == libc::S_IFREG;
+    if same { open_same(path, vma) } else { None }
+}
+
+/// By a descriptor that the program still has: a memfd.
+fn open_by_fd(vma: &Vma) -> Option<c_int> {
+    let mut found = None;
+    each_fd(|fd| {
+        if sys::identity(fd) == Some((vma.dev, vma.inode)) {
+            let copy = sys::dup_above(fd, 0);
+            found = (copy >= 0).then_some(copy);
+        }
+        found.is_none()
+    });
+    found
+}
+
+/// Calls `f` for each open descriptor until it says no.
+pub fn each_fd(mut f: impl FnMut(c_int) -> bool) {
+    let dir = sys::open(c"/proc/self/fd", libc::O_RDONLY | libc::O_DIRECTORY);
+    if dir < 0 {
+        return;
+    }
+    let mut entries = [0u8; 4096];
+    'all: loop {
+        let n = sys::getdents(dir, &mut entries);
+        let Ok(n @ 1..) = usize::try_from(n) else {
+            break;
+        };
+        // struct linux_dirent64: d_ino, d_off (8 each), d_reclen (2), d_type (1), d_name.
+        let mut at = 0;
+        while at + 19 <= n {
+            let len = usize::from(u16::from_ne_bytes([entries[at + 16], entries[at + 17]]));
+            if len < 20 || at + len > n {
+                break 'all;
+            }
+            let name = &entries[at + 19..at + len];
+            let digits = name.iter().take_while(|b| b.is_ascii_digit()).count();
+            let number = std::str::from_utf8(&name[..digits]).ok();
+            if let Some(fd) = number.and_then(|t| t.parse().ok()) {
+                if fd != dir && !f(fd) {
+                    break 'all;
+                }
+            }
+            at += len;
+        }
+    }
+    sys::close(dir);
+}
+
+/// A path in place.
+struct Text {
+    bytes: [u8; 512],
+    len: usize,
+}
+
+impl Text {
+    fn new() -> Text {
+        Text {
+            bytes: [0; 512],
+            len: 0,
+        }
+    }
+
+    fn push(&mut self, text: &[u8]) -> bool {
+        // One byte stays for the NUL.
+        let room = self.bytes.len() - 1 - self.len;
+        if text.len() > room {
+            self.len = 0;
+            return false;
+        }
+        self.bytes[self.len..self.len + text.len()].copy_from_slice(text);
+        self.len += text.len();
+        true
+    }
+
+    fn as_c(&self) -> Option<&CStr> {
+        if self.len == 0 {
+            return None;
+        }
+        CStr::from_bytes_with_nul(&self.bytes[..=self.len]).ok()
+    }
+}
+
+impl Write for Text {
+    fn write_str(&mut self, s: &str) -> std::fmt::Result {
+        if self.push(s.as_bytes()) {
+            Ok(())
+        } else {
+            Err(std::fmt::Error)
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Signs that the kernel may have pinned memory of this process for a device or a ring: io_uring, asynchronous I/O, CUDA, VFIO,
+//! a real RDMA device. Pages that are pinned keep their place when our object takes over their address, and what is transferred
+//! to them is lost. So with `auto` nothing of such a program is changed.
+
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::maps::{self, Name};
+use super::object;
+use crate::sys;
+
+/// What a look is good for, in milliseconds: a program with many descriptors registers many regions.
+const FRESH_MS: u64 = 100;
+
+/// Whether there is such a sign.
+pub fn any() -> bool {
+    static SEEN: AtomicBool = AtomicBool::new(false);
+    static LOOKED: AtomicU64 = AtomicU64::new(0);
+    // Once seen, always so: what was pinned may stay pinned after the descriptor is gone.
+    if SEEN.load(Ordering::Relaxed) {
+        return true;
+    }
+    let now = sys::now_ms();
+    let last = LOOKED.load(Ordering::Relaxed);
+    if last != 0 && now.saturating_sub(last) < FRESH_MS {
+        return false;
+    }
+    let seen = look();
+    LOOKED.store(now.max(1), Ordering::Relaxed);
+    SEEN.store(seen, Ordering::Relaxed);
+    seen
+}
+
+fn look() -> bool {
+    let mut seen = false;
+    maps::each(|vma, _| {
+        seen = vma.name == Name::Pins;
+        !seen
+    });
+    if !seen {
+        object::each_fd(|fd| {
+            seen = pins(fd);
+            !seen
+        });
+    }
+    seen
+}
+
+fn pins(fd: i32) -> bool {
+    const SIGNS: [&[u8]; 5] = [
+        b"anon_inode:[io_uring]",
+        b"/dev/nvidia",
+        b"/dev/kfd",
+        b"/dev/vfio/",
+        b"/dev/infiniband/",
+    ];
+    let mut number = [0u8; 16];
+    let Some(name) = decimal(fd, &mut number) else {
+        return false;
+    };
+    let mut path = [0u8; 40];
+    let start = b"/proc/self/fd/";
+    path[..start.len()].copy_from_slice(start);
+    path[start.len()..start.len() + name.len()].copy_from_slice(name);
+    let Ok(path) = CStr::from_bytes_until_nul(&path) else {
+        return false;
+    };
+    let mut link = [0u8; 64];
+    // SAFETY: the buffer is as long as said.
+    let n = unsafe {
+        let into = link.as_mut_ptr().cast();
+        sys::readlinkat(libc::AT_FDCWD, path.as_ptr(), into, link.len())
+    };
+    let link = &link[..usize::try_from(n).unwrap_or(0)];
+    SIGNS.iter().any(|sign| link.starts_with(sign))
+}
+
+fn decimal(value: i32, into: &mut [u8; 16]) -> Option<&[u8]> {
+    let mut rest = u32::try_from(value).ok()?;
+    let mut at = into.len();
+    loop {
+        at -= 1;
+        into[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            return into.get(at..);
+        }
+    }
+}
