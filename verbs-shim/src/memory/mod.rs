@@ -13,11 +13,13 @@
 //! [`State`] has the regions of the process and the addresses that were changed. One lock guards it; whoever also needs a
 //! context's lock takes that first, and `table::LOCK` last.
 
+mod advice;
 mod fork;
 mod list;
 mod maps;
 mod object;
 mod pins;
+mod share;
 mod spans;
 mod swap;
 mod uffd;
@@ -26,8 +28,9 @@ use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use roceline_abi::control::{Kind, MemoryPiece, MemoryPolicy, Plain};
+use roceline_abi::control::{Kind, MemoryPolicy};
 
+pub use advice::{Advice, advise, concerns};
 pub use fork::{after_in_child, after_in_parent, before};
 
 use self::list::List;
@@ -35,7 +38,6 @@ use self::maps::Vma;
 use self::spans::{Span, Spans};
 use self::swap::{PAGE, Writers};
 use self::uffd::Uffd;
-use crate::client;
 use crate::context::Context;
 use crate::sys::{self, Held, Lock};
 use crate::view::env;
@@ -388,205 +390,6 @@ impl State {
         let any = !self.swapped.is_empty() || !self.unforked.is_empty();
         ANY.store(any, Ordering::SeqCst);
     }
-
-    /// Makes what can be of `span` shared, and sends the pieces of it: `head`, then pieces, in messages of `kind`. Whether there
-    /// was any.
-    #[allow(clippy::too_many_arguments)]
-    fn map(
-        &mut self,
-        context: &Context,
-        socket: c_int,
-        span: Span,
-        policy: MemoryPolicy,
-        kind: Kind,
-        head: &[u8],
-        scratch: &mut [u8],
-    ) -> bool {
-        self.share(context, span, policy);
-        let pieces = self.pieces(context, socket, span, scratch);
-        if pieces == 0 {
-            return false;
-        }
-        let bytes = &scratch[..pieces * size_of::<MemoryPiece>()];
-        let sent = client::exchange(socket, kind, [head, bytes, &[]], None, &mut []);
-        sent.is_ok_and(|reply| reply.header.error == 0)
-    }
-
-    /// Makes what can be of `span` shared with our object.
-    fn share(&mut self, context: &Context, span: Span, policy: MemoryPolicy) {
-        if policy == MemoryPolicy::Auto && pins::any() {
-            return;
-        }
-        let Some((fd, identity)) = object::get_or_make() else {
-            return;
-        };
-        let whole = self.collect(|vma| {
-            let moved = is_ours(vma, identity) && vma.offset != vma.span.start as u64;
-            moved || (vma.is_private_anonymous() && vma.span.common(span).is_some())
-        });
-        if !whole || self.vmas.as_slice().is_empty() {
-            return;
-        }
-        let mut writers = None;
-        for i in 0..self.vmas.as_slice().len() {
-            let Some(&vma) = self.vmas.as_slice().get(i) else {
-                break;
-            };
-            let Some(mut rest) = vma.span.common(span).filter(|_| vma.is_private_anonymous())
-            else {
-                continue;
-            };
-            // What was shared once and is private now was mapped anew while its region still has the old pages.
-            while let Some(part) = self.swapped.first_not_in(rest) {
-                rest.start = part.end;
-                let daemon = self.is_registered(part, context.serial());
-                let enough = match &writers {
-                    Some(Writers::Held(_)) => true,
-                    Some(Writers::None) => !daemon,
-                    None => false,
-                };
-                if !enough {
-                    writers = self.writers(daemon);
-                }
-                if let Some(writers) = &writers {
-                    self.share_part(fd, part, vma.protection(), writers);
-                }
-            }
-        }
-        self.note();
-    }
-
-    /// Makes a part of one mapping shared, without this thread's own pages and without pages that are mapped elsewhere.
-    fn share_part(&mut self, fd: c_int, part: Span, protection: c_int, writers: &Writers) {
-        let mut avoid = Spans::new();
-        for own in swap::own_pages() {
-            avoid.add(own);
-        }
-        for vma in self.vmas.as_slice() {
-            if !vma.is_private_anonymous() {
-                let start = vma.offset as usize;
-                avoid.add(Span {
-                    start,
-                    end: start + vma.span.len(),
-                });
-            }
-        }
-        let mut rest = part;
-        while let Some(free) = avoid.first_not_in(rest) {
-            rest.start = free.end;
-            let mut done = free.start;
-            let unforked = &self.unforked;
-            swap::to_shared(
-                fd,
-                free,
-                protection,
-                writers,
-                |part| apply_unforked(unforked, part),
-                &mut done,
-            );
-            if done > free.start {
-                self.swapped.add(Span {
-                    start: free.start,
-                    end: done,
-                });
-            }
-        }
-    }
-
-    /// Writes the pieces of `span` that the daemon can map to `scratch`; gives their number.
-    fn pieces(
-        &mut self,
-        context: &Context,
-        socket: c_int,
-        span: Span,
-        scratch: &mut [u8],
-    ) -> usize {
-        if !self.collect(|vma| vma.is_shared() && vma.span.common(span).is_some()) {
-            return 0;
-        }
-        let ours = object::get();
-        let mut count = 0;
-        let mut last: Option<MemoryPiece> = None;
-        let mut emit = |piece: MemoryPiece, count: &mut usize| {
-            let at = *count * size_of::<MemoryPiece>();
-            if let Some(place) = scratch.get_mut(at..at + size_of::<MemoryPiece>()) {
-                place.copy_from_slice(piece.as_bytes());
-                *count += 1;
-            }
-        };
-        for i in 0..self.vmas.as_slice().len() {
-            let Some(&vma) = self.vmas.as_slice().get(i) else {
-                break;
-            };
-            let Some(part) = vma.span.common(span) else {
-                continue;
-            };
-            let mine = ours.is_some_and(|(_, identity)| is_ours(&vma, identity));
-            if mine && vma.offset != vma.span.start as u64 {
-                continue; // moved: its pages go by another name
-            }
-            let Some(file) = self.file(context, socket, &vma, mine) else {
-                continue;
-            };
-            let piece = MemoryPiece {
-                addr: part.start as u64,
-                len: part.len() as u64,
-                offset: vma.offset + (part.start - vma.span.start) as u64,
-                file,
-                reserved: 0,
-            };
-            match &mut last {
-                Some(l)
-                    if l.file == file
-                        && l.addr + l.len == piece.addr
-                        && l.offset + l.len == piece.offset =>
-                {
-                    l.len += piece.len;
-                }
-                _ => {
-                    if let Some(done) = last.replace(piece) {
-                        emit(done, &mut count);
-                    }
-                }
-            }
-        }
-        if let Some(done) = last {
-            emit(done, &mut count);
-        }
-        count
-    }
-
-    /// The number by which the context's daemon knows the file of a mapping.
-    fn file(&mut self, context: &Context, socket: c_int, vma: &Vma, mine: bool) -> Option<u32> {
-        const REFUSED: u32 = u32::MAX;
-        let serial = context.serial();
-        let known = |f: &&File| f.serial == serial && f.dev == vma.dev && f.inode == vma.inode;
-        if let Some(file) = self.files.as_slice().iter().find(known) {
-            return Some(file.number).filter(|n| *n != REFUSED);
-        }
-        let mut answer = [0; 4];
-        let send = |fd: c_int, answer: &mut [u8; 4]| {
-            let empty: [&[u8]; 3] = [&[], &[], &[]];
-            let kind = Kind::MemoryFile;
-            let reply = client::exchange(socket, kind, empty, Some(fd), answer).ok()?;
-            (reply.header.error == 0 && reply.len == 4).then(|| u32::from_ne_bytes(*answer))
-        };
-        let number = if mine {
-            object::get().and_then(|(fd, _)| send(fd, &mut answer))
-        } else {
-            let fd = object::open_mapped(vma)?;
-            let number = send(fd, &mut answer);
-            sys::close(fd);
-            number
-        };
-        self.files.push(File {
-            serial,
-            dev: vma.dev,
-            inode: vma.inode,
-            number: number.unwrap_or(REFUSED),
-        });
-        number
-    }
 }
 
 fn is_ours(vma: &Vma, identity: (u64, u64)) -> bool {
@@ -599,81 +402,6 @@ fn apply_unforked(unforked: &Spans, part: Span) {
     while let Some(marked) = unforked.first_in(rest) {
         sys::madvise(marked.start, marked.len(), libc::MADV_DONTFORK);
         rest.start = marked.end;
-    }
-}
-
-/// What is to happen with advice for memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Advice {
-    /// What the kernel does.
-    Pass,
-    /// The call ends with this result: 0 or an errno.
-    Answer(c_int),
-}
-
-/// Whether any call on memory may concern us.
-#[inline]
-pub fn concerns() -> bool {
-    ANY.load(Ordering::Relaxed)
-}
-
-/// Advice on `len` bytes at `start`, before the kernel sees it.
-#[cold]
-pub fn advise(start: usize, len: usize, advice: c_int) -> Advice {
-    let Some(end) = start.checked_add(len).filter(|_| start % PAGE == 0) else {
-        return Advice::Pass;
-    };
-    let span = Span {
-        start,
-        end: end.next_multiple_of(PAGE),
-    };
-    let mut locked = lock();
-    let state = locked.state();
-    match advice {
-        libc::MADV_DONTFORK => {
-            state.unforked.add(span);
-            state.note();
-            Advice::Pass
-        }
-        libc::MADV_DOFORK => {
-            state.unforked.remove(span);
-            state.note();
-            Advice::Pass
-        }
-        libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_REMOVE
-            if state.swapped.first_in(span).is_some() =>
-        {
-            state.discard(span, advice)
-        }
-        _ => Advice::Pass,
-    }
-}
-
-impl State {
-    /// Advice that gives pages back, on a range of which a part is shared: private memory reads as zeroes after it.
-    fn discard(&mut self, span: Span, advice: c_int) -> Advice {
-        if advice == libc::MADV_REMOVE {
-            return Advice::Answer(libc::EINVAL); // as for private memory
-        }
-        let Some((fd, _)) = object::get() else {
-            return Advice::Pass;
-        };
-        let mut rest = span;
-        while let Some(shared) = self.swapped.first_in(rest) {
-            // The kernel may free such pages at any time, or never.
-            if advice == libc::MADV_DONTNEED {
-                sys::punch_hole(fd, shared.start as u64, shared.len());
-            }
-            rest.start = shared.end;
-        }
-        let mut rest = span;
-        while let Some(private) = self.swapped.first_not_in(rest) {
-            if sys::madvise(private.start, private.len(), advice) != 0 {
-                return Advice::Answer(sys::errno());
-            }
-            rest.start = private.end;
-        }
-        Advice::Answer(0)
     }
 }
 

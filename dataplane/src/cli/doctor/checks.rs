@@ -27,6 +27,7 @@ pub(super) fn all(socket: &Path) -> Vec<Finding> {
     let mut findings = vec![
         cpus(&allowed_cpus(), daemon.as_ref().ok()),
         hugepages(Path::new("/sys/kernel/mm/hugepages")),
+        super::memory::mapped(),
         daemon_reachable(socket, &daemon),
         shim_found(&shim),
         rdma_core(&libraries),

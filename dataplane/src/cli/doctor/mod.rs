@@ -2,6 +2,7 @@
 
 mod checks;
 mod limits;
+mod memory;
 
 use std::io::{self, Write};
 use std::path::Path;

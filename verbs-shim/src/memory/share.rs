@@ -1,0 +1,215 @@
+//! From a region's addresses to pieces that the daemon can map: private memory is made shareable where it can be, memory objects
+//! are passed, and what was found is sent.
+
+use std::ffi::c_int;
+
+use roceline_abi::control::{Kind, MemoryPiece, MemoryPolicy, Plain};
+
+use super::maps::Vma;
+use super::spans::{Span, Spans};
+use super::swap::{self, Writers};
+use super::{File, State, apply_unforked, is_ours, object, pins};
+use crate::client;
+use crate::context::Context;
+use crate::sys;
+
+impl State {
+    /// Makes what can be of `span` shared, and sends the pieces of it: `head`, then pieces, in messages of `kind`. Whether there
+    /// was any.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn map(
+        &mut self,
+        context: &Context,
+        socket: c_int,
+        span: Span,
+        policy: MemoryPolicy,
+        kind: Kind,
+        head: &[u8],
+        scratch: &mut [u8],
+    ) -> bool {
+        self.share(context, span, policy);
+        let pieces = self.pieces(context, socket, span, scratch);
+        if pieces == 0 {
+            return false;
+        }
+        let bytes = &scratch[..pieces * size_of::<MemoryPiece>()];
+        let sent = client::exchange(socket, kind, [head, bytes, &[]], None, &mut []);
+        sent.is_ok_and(|reply| reply.header.error == 0)
+    }
+
+    /// Makes what can be of `span` shared with our object.
+    fn share(&mut self, context: &Context, span: Span, policy: MemoryPolicy) {
+        if policy == MemoryPolicy::Auto && pins::any() {
+            return;
+        }
+        let Some((fd, identity)) = object::get_or_make() else {
+            return;
+        };
+        let whole = self.collect(|vma| {
+            let moved = is_ours(vma, identity) && vma.offset != vma.span.start as u64;
+            moved || (vma.is_private_anonymous() && vma.span.common(span).is_some())
+        });
+        if !whole || self.vmas.as_slice().is_empty() {
+            return;
+        }
+        let mut writers = None;
+        for i in 0..self.vmas.as_slice().len() {
+            let Some(&vma) = self.vmas.as_slice().get(i) else {
+                break;
+            };
+            let Some(mut rest) = vma.span.common(span).filter(|_| vma.is_private_anonymous())
+            else {
+                continue;
+            };
+            // What was shared once and is private now was mapped anew while its region still has the old pages.
+            while let Some(part) = self.swapped.first_not_in(rest) {
+                rest.start = part.end;
+                let daemon = self.is_registered(part, context.serial());
+                let enough = match &writers {
+                    Some(Writers::Held(_)) => true,
+                    Some(Writers::None) => !daemon,
+                    None => false,
+                };
+                if !enough {
+                    writers = self.writers(daemon);
+                }
+                if let Some(writers) = &writers {
+                    self.share_part(fd, part, vma.protection(), writers);
+                }
+            }
+        }
+        self.note();
+    }
+
+    /// Makes a part of one mapping shared, without this thread's own pages and without pages that are mapped elsewhere.
+    fn share_part(&mut self, fd: c_int, part: Span, protection: c_int, writers: &Writers) {
+        let mut avoid = Spans::new();
+        for own in swap::own_pages() {
+            avoid.add(own);
+        }
+        for vma in self.vmas.as_slice() {
+            if !vma.is_private_anonymous() {
+                let start = vma.offset as usize;
+                avoid.add(Span {
+                    start,
+                    end: start + vma.span.len(),
+                });
+            }
+        }
+        let mut rest = part;
+        while let Some(free) = avoid.first_not_in(rest) {
+            rest.start = free.end;
+            let mut done = free.start;
+            let unforked = &self.unforked;
+            swap::to_shared(
+                fd,
+                free,
+                protection,
+                writers,
+                |part| apply_unforked(unforked, part),
+                &mut done,
+            );
+            if done > free.start {
+                self.swapped.add(Span {
+                    start: free.start,
+                    end: done,
+                });
+            }
+        }
+    }
+
+    /// Writes the pieces of `span` that the daemon can map to `scratch`; gives their number.
+    fn pieces(
+        &mut self,
+        context: &Context,
+        socket: c_int,
+        span: Span,
+        scratch: &mut [u8],
+    ) -> usize {
+        if !self.collect(|vma| vma.is_shared() && vma.span.common(span).is_some()) {
+            return 0;
+        }
+        let ours = object::get();
+        let mut count = 0;
+        let mut last: Option<MemoryPiece> = None;
+        let mut emit = |piece: MemoryPiece, count: &mut usize| {
+            let at = *count * size_of::<MemoryPiece>();
+            if let Some(place) = scratch.get_mut(at..at + size_of::<MemoryPiece>()) {
+                place.copy_from_slice(piece.as_bytes());
+                *count += 1;
+            }
+        };
+        for i in 0..self.vmas.as_slice().len() {
+            let Some(&vma) = self.vmas.as_slice().get(i) else {
+                break;
+            };
+            let Some(part) = vma.span.common(span) else {
+                continue;
+            };
+            let mine = ours.is_some_and(|(_, identity)| is_ours(&vma, identity));
+            if mine && vma.offset != vma.span.start as u64 {
+                continue; // moved: its pages go by another name
+            }
+            let Some(file) = self.file(context, socket, &vma, mine) else {
+                continue;
+            };
+            let piece = MemoryPiece {
+                addr: part.start as u64,
+                len: part.len() as u64,
+                offset: vma.offset + (part.start - vma.span.start) as u64,
+                file,
+                reserved: 0,
+            };
+            match &mut last {
+                Some(l)
+                    if l.file == file
+                        && l.addr + l.len == piece.addr
+                        && l.offset + l.len == piece.offset =>
+                {
+                    l.len += piece.len;
+                }
+                _ => {
+                    if let Some(done) = last.replace(piece) {
+                        emit(done, &mut count);
+                    }
+                }
+            }
+        }
+        if let Some(done) = last {
+            emit(done, &mut count);
+        }
+        count
+    }
+
+    /// The number by which the context's daemon knows the file of a mapping.
+    fn file(&mut self, context: &Context, socket: c_int, vma: &Vma, mine: bool) -> Option<u32> {
+        const REFUSED: u32 = u32::MAX;
+        let serial = context.serial();
+        let known = |f: &&File| f.serial == serial && f.dev == vma.dev && f.inode == vma.inode;
+        if let Some(file) = self.files.as_slice().iter().find(known) {
+            return Some(file.number).filter(|n| *n != REFUSED);
+        }
+        let mut answer = [0; 4];
+        let send = |fd: c_int, answer: &mut [u8; 4]| {
+            let empty: [&[u8]; 3] = [&[], &[], &[]];
+            let kind = Kind::MemoryFile;
+            let reply = client::exchange(socket, kind, empty, Some(fd), answer).ok()?;
+            (reply.header.error == 0 && reply.len == 4).then(|| u32::from_ne_bytes(*answer))
+        };
+        let number = if mine {
+            object::get().and_then(|(fd, _)| send(fd, &mut answer))
+        } else {
+            let fd = object::open_mapped(vma)?;
+            let number = send(fd, &mut answer);
+            sys::close(fd);
+            number
+        };
+        self.files.push(File {
+            serial,
+            dev: vma.dev,
+            inode: vma.inode,
+            number: number.unwrap_or(REFUSED),
+        });
+        number
+    }
+}
