@@ -485,17 +485,6 @@ pub fn has_swap() -> bool {
     r != 0 || info.totalswap != 0
 }
 
-/// Milliseconds of a clock that only goes forward.
-pub fn now_ms() -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: `time` is writable.
-    unsafe { syscall!(SYS_clock_gettime, libc::CLOCK_MONOTONIC, &raw mut time) };
-    time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
-}
-
 /// Reads entries of a directory (`getdents64(2)`).
 pub fn getdents(fd: c_int, into: &mut [u8]) -> ssize_t {
     // SAFETY: the kernel writes at most the slice.

@@ -384,6 +384,16 @@ static void case_objects(void)
 	munmap(p, 8 * PAGE);
 	close(fd);
 
+	/* One that ends within a page. */
+	p = object(&fd, 4);
+	check(ftruncate(fd, 2 * PAGE + 100) == 0, "ftruncate: %s", strerror(errno));
+	mr = must_register(p, 3 * PAGE);
+	exchange(mr, p, 2 * PAGE + 100, "a memfd that ends within a page");
+	must_deregister(mr);
+	check(ibv_reg_mr(ends[0].pd, p, 4 * PAGE, ALL) == NULL && errno == EFAULT, "pages beyond the end were registered");
+	munmap(p, 4 * PAGE);
+	close(fd);
+
 	char name[64];
 
 	snprintf(name, sizeof name, "/roceline-check-%d", getpid());
@@ -575,7 +585,7 @@ static void case_traffic(void)
 {
 	uint8_t *p = pages(64);
 
-	for (int round = 0; round < 20; round++) {
+	for (int round = 0; round < 8; round++) {
 		struct ibv_mr *mr = must_register(p, 64 * PAGE);
 		struct ibv_sge sge = sge_of(&ends[1], 0, 64 * PAGE);
 		struct ibv_wc wc;
@@ -590,7 +600,7 @@ static void case_traffic(void)
 			};
 			post_send(&ends[1], wr);
 		}
-		for (int i = 0; i < round; i++)
+		for (int i = 0; i < 3 * round; i++)
 			sched_yield();
 		must_deregister(mr);
 		memset(p, 0, 64 * PAGE);

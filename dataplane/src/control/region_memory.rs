@@ -190,8 +190,9 @@ impl RegionMemory {
                 self.mapped.insert(key, Arc::downgrade(&mapping));
                 Ok(Some(mapping))
             }
-            Err(MappingError::System { what, source }) => {
-                tracing::debug!(%source, "{what}: the region is reached through the kernel");
+            // Of an object that is shorter than its mapping in the program, only what is there is reached.
+            Err(error @ (MappingError::System { .. } | MappingError::Range { .. })) => {
+                tracing::debug!(%error, "memory is reached through the kernel");
                 Ok(None)
             }
             Err(error) => Err(error.into()),
@@ -298,9 +299,6 @@ mod tests {
             &[piece(u64::MAX - 0xfff, 0x2000, 0)],
             &[piece(0x11000, 0x1000, 0), piece(0x10000, 0x1000, 0)],
             &[piece(0x10000, 0x2000, 0), piece(0x11000, 0x1000, 0)],
-            &[piece(0x10000, 0x1000, 0x4000)],
-            &[piece(0x10000, 0x8000, 0)],
-            &[piece(0x10000, 0x1000, u64::MAX - 0xfff)],
             &[MemoryPiece {
                 file: 1,
                 ..piece(0x10000, 0x1000, 0)
@@ -309,6 +307,15 @@ mod tests {
             note(&mut memory, pieces).unwrap();
             let error = memory.reach(0x10000, 0x10000).unwrap_err();
             assert_eq!(error.errno(), libc::EINVAL, "{pieces:x?}: {error}");
+        }
+        for outside in [
+            piece(0x10000, 0x1000, 0x4000),
+            piece(0x10000, 0x8000, 0),
+            piece(0x10000, 0x1000, u64::MAX - 0xfff),
+        ] {
+            note(&mut memory, &[outside]).unwrap();
+            let (reach, _) = memory.reach(0x10000, 0x10000).unwrap().split();
+            assert_eq!(reach.describe(0x10000, 0x10000), "kernel");
         }
         assert!(memory.add_pieces(&[0; 33]).is_err());
         note(&mut memory, &[piece(0x1000, 0x1000, 0)]).unwrap();

@@ -127,7 +127,8 @@ impl Mapping {
         len: u64,
         name: String,
     ) -> Result<Arc<Mapping>, MappingError> {
-        let size = file.stat()?.st_size as u64;
+        // The page that has the last byte is there as a whole (`mmap(2)`).
+        let size = (file.stat()?.st_size as u64).next_multiple_of(4096);
         let inside = len > 0 && offset.checked_add(len).is_some_and(|end| end <= size);
         let (Ok(length), true) = (usize::try_from(len), inside) else {
             return Err(MappingError::Range { offset, len, size });

@@ -1,6 +1,6 @@
 //! Signs that the kernel may have pinned memory of this process for a device or a ring: io_uring, asynchronous I/O, CUDA, VFIO,
-//! a real RDMA device. Pages that are pinned keep their place when our object takes over their address, and what is transferred
-//! to them is lost. So with `auto` nothing of such a program is changed.
+//! a real RDMA device; or that the program serves page faults of its own (userfaultfd). Pages that are pinned keep their place when our object takes over their address, and what is transferred
+//! to them is lost; faults on memory that was changed are not the program's any more. So with `auto` nothing of such a program is changed.
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -47,8 +47,9 @@ fn look() -> bool {
 }
 
 fn pins(fd: i32) -> bool {
-    const SIGNS: [&[u8]; 5] = [
+    const SIGNS: [&[u8]; 6] = [
         b"anon_inode:[io_uring]",
+        b"anon_inode:[userfaultfd]",
         b"/dev/nvidia",
         b"/dev/kfd",
         b"/dev/vfio/",
