@@ -179,17 +179,18 @@ fn never_answered(record: &PostMortem) -> Option<Diagnosis> {
     ))
 }
 
-/// The peer answers still, but not enough gets through.
+/// The peer answers still, but not enough gets through. (After its one NAK for a gap a responder is silent by rule, so a
+/// NAK that began the retries is answer enough.)
 fn lossy(record: &PostMortem) -> Option<Diagnosis> {
     let since = record.evidence.trouble;
-    let answers = since.is_some_and(|since| record.evidence.heard > since);
+    let answers = since.is_some_and(|since| record.evidence.heard >= since);
     if !answers && record.cause == Cause::RetriesExceeded(Retry::Timeout) {
         return None;
     }
     Some(Diagnosis::likely(
         "loss",
         format!(
-            "{} still answers, but {} retries in a row brought nothing through: likely heavy loss on the way ({} of \
+            "{} answered meanwhile, but {} retries in a row brought nothing through: likely heavy loss on the way ({} of \
              {} packets sent again, {} timeouts, {} sequence NAKs)",
             peer(record),
             record.attr.retry_cnt,

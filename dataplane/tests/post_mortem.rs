@@ -1,0 +1,486 @@
+//! Why queue pairs of real programs failed: each cause that users report from the field is brought about, and the
+//! daemon's sentence about it is read as a user reads it, after the program has gone.
+
+mod support;
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::Value;
+
+use support::alone;
+use support::daemon::Daemon;
+
+/// A daemon and the program that fails on purpose.
+struct Bench {
+    daemon: Daemon,
+    program: PathBuf,
+}
+
+/// How one connection failed.
+struct Failure {
+    /// Records of the two ends, if they have one.
+    records: [Option<Value>; 2],
+}
+
+impl Bench {
+    fn new() -> Bench {
+        Bench::with(Daemon::pair())
+    }
+
+    fn with(daemon: Daemon) -> Bench {
+        let program = daemon.dir().join("verbs_fail");
+        let source =
+            PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../verbs-shim/tests/verbs_fail.c");
+        let compiled = Command::new("cc")
+            .args(["-O1", "-Wall", "-o"])
+            .args([&program, &source])
+            .arg("-libverbs")
+            .status()
+            .expect("a C compiler is installed");
+        assert!(compiled.success(), "verbs_fail.c does not compile");
+        Bench { daemon, program }
+    }
+
+    #[track_caller]
+    fn impair(&self, rule: &[&str]) {
+        let added = self
+            .daemon
+            .roceline("impair", &[&["impair", "add"], rule].concat());
+        assert!(added.ok(), "{}", added.report());
+    }
+
+    /// Runs it; `status` is how its request must end (nothing: it posts none).
+    #[track_caller]
+    fn fail(&self, arguments: &[&str], status: &str) -> Failure {
+        let all = [&["roce0", "roce1"], arguments].concat();
+        let program = self
+            .program
+            .to_str()
+            .expect("temporary directories have plain names");
+        let ended = self.daemon.run_program("fail", program, &all);
+        assert!(
+            ended.ok(),
+            "{arguments:?}: {}{}",
+            ended.report(),
+            self.daemon.log()
+        );
+        let mut lines = ended.stdout.lines();
+        let qpns: Vec<u64> = lines
+            .next()
+            .expect("two numbers")
+            .split(' ')
+            .map(|n| n.parse().expect("a number"))
+            .collect();
+        assert_eq!(lines.next().unwrap_or_default(), status, "{arguments:?}");
+        self.daemon.expect_empty();
+        let cleared = self.daemon.roceline("clear", &["impair", "clear"]);
+        assert!(cleared.ok(), "{}", cleared.report());
+        let all = self.daemon.json(&["show", "qp", "--post-mortem"]);
+        let of = |device: &str, qpn: u64| {
+            let records = all["post_mortems"].as_array().expect("a list").iter().rev();
+            let mut own = records.filter(|r| r["device"] == device && r["qpn"] == qpn);
+            own.next().cloned()
+        };
+        Failure {
+            records: [of("roce0", qpns[0]), of("roce1", qpns[1])],
+        }
+    }
+}
+
+impl Failure {
+    /// The record of one end has this cause, and its sentence these pieces in their order.
+    #[track_caller]
+    fn expect(&self, end: usize, name: &str, pieces: &[&str]) -> &Failure {
+        let record = self.records[end].as_ref().expect("a record");
+        let cause = &record["cause"];
+        assert_eq!(cause["name"], name, "{record:#}");
+        let sentence = cause["sentence"].as_str().expect("a text");
+        let mut rest = sentence;
+        for piece in pieces {
+            let Some(at) = rest.find(piece) else {
+                panic!("no \"{piece}\" in its place in: {sentence}");
+            };
+            rest = &rest[at + piece.len()..];
+        }
+        assert_ne!(cause["remedy"], "");
+        assert_eq!(record["program"], "verbs_fail", "{record:#}");
+        self
+    }
+}
+
+const RETRIES: &str = "transport retry counter exceeded";
+const INVALID: &str = "remote invalid request error";
+const ACCESS: &str = "remote access error";
+
+/// The packets of one or both directions do not pass, or the peer's queue pair is not there.
+#[test]
+fn silent_peers() {
+    let _alone = alone();
+    let bench = Bench::new();
+    let nothing = [
+        "no packet ever came back from 10.77.0.2 QP 0x",
+        "(4 packets sent, 3 of them again)",
+        "cannot be reached",
+        "UDP port 4791 is filtered",
+        "over TCP pass",
+        "not yet in RTR",
+    ];
+    // A firewall: the set-up, which goes another way, passes, and data does not. In both directions:
+    bench.impair(&["--link", "link0", "--drop"]);
+    bench.fail(&[], RETRIES).expect(0, "peer-silent", &nothing);
+    // Only on the way there: the peer speaks, so the port is open from there.
+    bench.impair(&["--nic", "roce0", "--tx", "--drop"]);
+    bench.fail(&["op=write", "answer=1"], RETRIES).expect(
+        0,
+        "one-way",
+        &[
+            "packets of 10.77.0.2 QP 0x",
+            "arrive, but none",
+            "UDP port 4791 is filtered",
+        ],
+    );
+    // The peer's queue pair is not in RTR, or destroyed.
+    bench
+        .fail(&["init-b=1", "receive=0"], RETRIES)
+        .expect(0, "peer-silent", &nothing);
+    bench
+        .fail(&["gone-b=1", "receive=0"], RETRIES)
+        .expect(0, "peer-silent", &nothing);
+    // It was there before.
+    bench
+        .fail(&["warm=1", "gone-b=1", "receive=0"], RETRIES)
+        .expect(
+            0,
+            "peer-went-silent",
+            &[
+                "10.77.0.2 QP 0x",
+                "answered until",
+                "3 retries with timeout 10 = 4.19 ms",
+                "its program ended or destroyed the queue pair",
+            ],
+        );
+}
+
+/// Packets that are changed, lost or too big on the way.
+#[test]
+fn bad_paths() {
+    let _alone = alone();
+    let bench = Bench::new();
+    bench.impair(&["--nic", "roce0", "--rx", "--corrupt", "byte"]);
+    bench.fail(&[], RETRIES).expect(
+        0,
+        "icrc-changed",
+        &[
+            "10.77.0.2 QP 0x",
+            "was not heard, this port dropped",
+            "wrong ICRC",
+            "something on the way changes packets",
+        ],
+    );
+    bench.impair(&["--link", "link0", "--length", "1000..9000", "--drop"]);
+    bench
+        .fail(&["op=write", "warm=1", "length=9000"], RETRIES)
+        .expect(
+            0,
+            "packet-too-big",
+            &[
+                "packets of up to 64 bytes passed",
+                "the first WRITE with 1024 bytes in a packet",
+                "a link on the way",
+            ],
+        );
+    bench.impair(&["--nic", "roce0", "--tx", "--class", "first", "--drop"]);
+    bench.fail(&["op=write", "length=3000"], RETRIES).expect(
+        0,
+        "loss",
+        &[
+            "answered meanwhile, but 3 retries in a row brought nothing through",
+            "heavy loss",
+        ],
+    );
+}
+
+/// The two ends were told different things.
+#[test]
+fn ends_that_disagree() {
+    let _alone = alone();
+    let bench = Bench::new();
+    bench
+        .fail(
+            &[
+                "mtu-a=1024",
+                "mtu-b=512",
+                "op=write",
+                "warm=1",
+                "length=5000",
+            ],
+            INVALID,
+        )
+        .expect(
+            0,
+            "path-mtu-mismatch",
+            &[
+                "WRITE of 5000 bytes",
+                "path MTU of 1024",
+                "up to 64 bytes passed",
+                "path MTUs of the two queue pairs differ",
+            ],
+        )
+        .expect(
+            1,
+            "path-mtu-mismatch",
+            &[
+                "10.77.0.1 QP 0x",
+                "sent RC_WRITE_FIRST with 1024 bytes",
+                "path MTU of this queue pair is 512",
+            ],
+        );
+    bench
+        .fail(&["mtu-b=512", "op=read", "length=5000"], RETRIES)
+        .expect(
+            0,
+            "path-mtu-mismatch",
+            &[
+                "READ responses of 10.77.0.2",
+                "carry 512 bytes",
+                "(1024) makes it 1024",
+            ],
+        );
+    // Index 0 is the IPv4 address, 1 the IPv6 address: B says that it has the one, and uses the other.
+    bench
+        .fail(
+            &["gid-b=1", "tell-b=0", "tell-a=1", "op=write", "answer=1"],
+            RETRIES,
+        )
+        .expect(
+            0,
+            "wrong-gid",
+            &[
+                "came from fd77::2 to fd77::1",
+                "told to talk from 10.77.0.1 to 10.77.0.2",
+                "another GID index",
+            ],
+        );
+    // Link-local addresses, over which the peer is not reached.
+    bench.impair(&["--link", "link0", "--drop"]);
+    bench.fail(&["gid-a=2", "gid-b=2"], RETRIES).expect(
+        0,
+        "link-local-gid",
+        &[
+            "no packet ever came back",
+            "link-local addresses (fe80::",
+            "wrong GID index",
+        ],
+    );
+}
+
+#[test]
+fn receives_that_are_missing_or_wrong() {
+    let _alone = alone();
+    let bench = Bench::new();
+    let rnr = "RNR retry counter exceeded";
+    bench.fail(&["receive=0", "rnr=0"], rnr).expect(
+        0,
+        "rnr-retry-0",
+        &[
+            "10.77.0.2 QP 0x",
+            "had no receive request posted, and rnr_retry of this queue pair is 0",
+        ],
+    );
+    bench.fail(&["receive=0", "rnr=2"], rnr).expect(
+        0,
+        "rnr-exhausted",
+        &["answered RNR NAK 3 times, and rnr_retry allows 2 retries"],
+    );
+    bench
+        .fail(&["receive=50", "length=100"], INVALID)
+        .expect(
+            0,
+            "receive-too-short",
+            &[
+                "refused a SEND of 100 bytes as invalid",
+                "receive request is shorter",
+            ],
+        )
+        .expect(
+            1,
+            "receive-too-short",
+            &["sent at least 100 bytes", "wr_id 0x4d holds 50"],
+        );
+    bench
+        .fail(&["lkey-b=0x5a00"], "remote operation error")
+        .expect(
+            0,
+            "remote-operational",
+            &[
+                "could not carry out the SEND of 64 bytes",
+                "receive request names memory",
+            ],
+        )
+        .expect(
+            1,
+            "receive-key",
+            &["wr_id 0x4d names lkey", "no memory region here"],
+        );
+}
+
+#[test]
+fn keys_ranges_domains_and_rights() {
+    let _alone = alone();
+    let bench = Bench::new();
+    let here = |sentence| ["a WRITE of 10.77.0.1 QP 0x", sentence];
+    for (arguments, sentence) in [
+        (
+            &["rkey=0x5a5a00"][..],
+            "is no memory region here: it is wrong, or",
+        ),
+        (
+            &["dereg-b=1", "receive=0"],
+            "or the region was deregistered",
+        ),
+        (
+            &["shift=65500"],
+            "reaches beyond its memory region: 64 bytes",
+        ),
+        (
+            &["pd-b=1", "receive=0"],
+            "belongs to another protection domain",
+        ),
+        (
+            &["mr-b=1"],
+            "needs IBV_ACCESS_REMOTE_WRITE, which its memory region does not have",
+        ),
+    ] {
+        bench
+            .fail(&[&["op=write"], arguments].concat(), ACCESS)
+            .expect(
+                0,
+                "remote-access",
+                &[
+                    "10.77.0.2 QP 0x",
+                    "refused rkey 0x",
+                    "WRITE of 64 bytes",
+                    "the key is wrong or stale",
+                ],
+            )
+            .expect(1, "remote-key", &here(sentence));
+    }
+    bench
+        .fail(&["op=write", "access-b=1"], INVALID)
+        .expect(
+            0,
+            "write-not-allowed",
+            &[
+                "refused a WRITE of 64 bytes",
+                "lack IBV_ACCESS_REMOTE_WRITE",
+            ],
+        )
+        .expect(1, "qp-access-flags", &["asked for a WRITE", "do not allow"]);
+    bench
+        .fail(&["op=read", "access-b=1"], INVALID)
+        .expect(
+            0,
+            "read-not-allowed",
+            &["refused a READ of 64 bytes", "lack IBV_ACCESS_REMOTE_READ"],
+        )
+        .expect(1, "qp-access-flags", &["asked for a READ", "do not allow"]);
+    bench
+        .fail(&["lkey=0x5a00"], "local protection error")
+        .expect(
+            0,
+            "local-protection",
+            &[
+                "the SEND with wr_id 0x2a names lkey",
+                "no memory region here",
+            ],
+        );
+}
+
+/// Programs that end, and what the log and the command line make of failures.
+#[test]
+fn ends_of_programs_and_the_ways_to_learn_of_failures() {
+    let _alone = alone();
+    let bench = Bench::new();
+    let daemon = &bench.daemon;
+    let none = daemon.roceline("none", &["show", "qp", "--post-mortem", "last"]);
+    assert!(
+        !none.ok() && none.stderr.contains("no queue pair has failed"),
+        "{}",
+        none.report()
+    );
+    bench.fail(&["to-err=1"], "").expect(
+        0,
+        "program-ended",
+        &["the program itself moved the queue pair to ERR"],
+    );
+    bench
+        .fail(&["die=1"], "")
+        .expect(
+            0,
+            "program-gone",
+            &[
+                "closed its device, or died, while",
+                "connected to 10.77.0.2 QP 0x",
+            ],
+        )
+        .expect(1, "program-gone", &["connected to 10.77.0.1 QP 0x"]);
+    let failure = bench.fail(
+        &["receive=0", "rnr=0", "length=100"],
+        "RNR retry counter exceeded",
+    );
+    let record = failure.records[0].as_ref().expect("a record");
+    let qpn = record["qpn"].as_u64().expect("a number");
+
+    // `last` is the failure, though the program went away later with its other queue pair.
+    let last = daemon.roceline("last", &["show", "qp", "--post-mortem", "last"]);
+    let text = last.expect_ok().stdout;
+    for line in [
+        &format!("queue pair {qpn:#08x} of roce0 went from RTS to ERR"),
+        "  program    verbs_fail (pid ",
+        "[rnr-retry-0]",
+        "  remedy     set rnr_retry to 7",
+        "  path       10.77.0.1 to 10.77.0.2 queue pair 0x",
+        "  request    SEND of 100 bytes, wr_id 0x2a, IBV_WC_RNR_RETRY_EXC_ERR, PSN 100 to 100",
+        "  PSNs       first unacknowledged 100, next 101, newest sent 100, expected from the peer 100",
+        "  timers     ACK timeout 10 (4.19 ms), 3 of 3 retries left, 0 of 0 RNR retries left",
+        "  packets    1 sent, 0 of them again; 0 requests and 1 responses received",
+        "req_rnr_retries_exceeded 1",
+        "RC_SEND_ONLY",
+        "RNR NAK, timer 1",
+    ] {
+        assert!(text.contains(line), "no \"{line}\" in\n{text}");
+    }
+    let by_number = daemon.roceline(
+        "number",
+        &["show", "qp", "--post-mortem", &format!("{qpn:#x}")],
+    );
+    assert!(by_number.expect_ok().stdout.contains("[rnr-retry-0]"));
+    let list = daemon
+        .roceline("list", &["show", "qps", "--post-mortem"])
+        .expect_ok()
+        .stdout;
+    for name in ["program-ended", "program-gone", "rnr-retry-0", "verbs_fail"] {
+        assert!(list.contains(name), "{list}");
+    }
+    let unknown = daemon.roceline("unknown", &["show", "qp", "--post-mortem", "0xfffffe"]);
+    assert!(!unknown.ok() && unknown.stderr.contains("no record of queue pair 0xfffffe"));
+    let odd = daemon.roceline("odd", &["show", "mrs", "--post-mortem"]);
+    assert!(!odd.ok() && odd.stderr.contains("show qp --post-mortem"));
+
+    support::wait_for("the failure in the log", support::PATIENCE, || {
+        let log = daemon.log();
+        let line = log.lines().find(|l| l.contains("queue pair failed"));
+        line.is_some_and(|l| {
+            l.contains("WARN")
+                && l.contains(&format!("qpn={qpn:#x}"))
+                && l.contains("had no receive request posted")
+                && l.contains(&format!("`roceline show qp --post-mortem {qpn:#x}`"))
+        })
+    });
+    assert!(
+        !daemon.log().contains("moved the queue pair to ERR"),
+        "{}",
+        daemon.log()
+    );
+}
