@@ -18,18 +18,9 @@ pub struct Hit {
 impl Hit {
     /// What it did, in a word.
     pub fn action(&self) -> &'static str {
-        const ALL: [ActionKind; 9] = [
-            ActionKind::Count,
-            ActionKind::Drop,
-            ActionKind::Duplicate,
-            ActionKind::Reorder,
-            ActionKind::Delay,
-            ActionKind::Corrupt,
-            ActionKind::Truncate,
-            ActionKind::MarkCe,
-            ActionKind::Rate,
-        ];
-        let found = ALL.iter().find(|kind| **kind as u8 == self.action);
+        let found = ActionKind::ALL
+            .iter()
+            .find(|kind| **kind as u8 == self.action);
         found.map_or("unknown", |kind| kind.name())
     }
 }

@@ -179,3 +179,67 @@ fn list(out: &mut impl Write, reply: &ImpairReply) -> io::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Options of a rule as a shell would split them.
+    fn rule(options: &str) -> Result<crate::impair::Spec, String> {
+        let arguments = ["impair", "add"]
+            .into_iter()
+            .chain(options.split_ascii_whitespace());
+        let parsed = Args::try_parse_from(arguments).map_err(|error| error.to_string())?;
+        match parsed.action {
+            Action::Add(add) => Ok(add.rule.spec()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn every_rule_of_the_examples_is_one() {
+        let docs = include_str!("../../../docs/impairments.md");
+        let recipes = docs.lines().filter_map(|line| {
+            let cell = line.strip_suffix(" |")?.rsplit(" | ").next()?;
+            let rule = cell.strip_prefix('`')?.strip_suffix('`')?;
+            (rule.starts_with("--nic ") || rule.starts_with("--link ")).then_some(rule)
+        });
+        let commands = [docs, EXAMPLES, ADD_EXAMPLES]
+            .into_iter()
+            .flat_map(str::lines);
+        let added = commands.filter_map(|line| {
+            let rule = line.trim().strip_prefix("roceline impair add ")?;
+            rule.starts_with("--nic ")
+                .then_some(rule)
+                .or(rule.starts_with("--link ").then_some(rule))
+        });
+        let mut count = 0;
+        for text in recipes.chain(added) {
+            let spec = rule(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+            let compiled = spec.compile(1).map_err(|error| error.to_string());
+            assert!(compiled.is_ok(), "{text}: {compiled:?}");
+            count += 1;
+        }
+        assert!(count >= 25, "{count} rules found");
+    }
+
+    #[test]
+    fn options_that_exclude_each_other_are_refused() {
+        for options in [
+            "--nic roce0 --link link0 --drop",
+            "--nic roce0 --tx --rx --drop",
+            "--tx --drop",
+            "--from roce0 --drop",
+            "--nic roce0 --tx --drop --probability 1% --burst p=1%,r=1%",
+            "--nic roce0 --tx --drop --repeat",
+            "--nic roce0 --tx --drop --queue 1",
+        ] {
+            assert!(rule(options).is_err(), "{options}");
+        }
+        let spec = rule("--nic roce0 --rx --psn-modulo 100:7 --mark-ce").unwrap();
+        assert_eq!(
+            spec.to_string(),
+            "mark_ce nic=roce0 psn_modulo=100:7 side=rx"
+        );
+    }
+}

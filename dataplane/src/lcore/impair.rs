@@ -20,6 +20,7 @@ use roceline_engine::fabric::impair::{
 use super::Lcore;
 use super::message::{ImpairCommand, PlaceReport, Reply};
 use super::nic::{LOOPBACK_LIMIT, Nic, Shared, TX_LIMIT};
+use super::notes;
 use crate::impair::{Place, Point};
 use crate::port::{Mbuf, Mempool, RX_BURST};
 
@@ -98,6 +99,9 @@ impl Station {
         if verdict.drop {
             return;
         }
+        if verdict.hits > 0 {
+            notes::append(&mut mbuf, verdict.notes());
+        }
         if verdict.changes() {
             let len = verdict.apply(mbuf.data_mut());
             // Changes never make a frame longer, so this is always done.
@@ -175,6 +179,7 @@ impl Station {
 fn copy(mbuf: &Mbuf, pool: &Mempool) -> Option<Mbuf> {
     let mut copy = pool.alloc()?;
     copy.set_len(mbuf.len())?.copy_from_slice(mbuf.data());
+    notes::copy(mbuf, &mut copy);
     Some(copy)
 }
 
@@ -286,14 +291,15 @@ pub fn transmit(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
             None => to_port(mbuf),
         }
     };
-    match tx {
-        Some(tx) => {
-            tx.release(now, &mut out);
-            for mbuf in staged.drain(..) {
-                tx.pass(mbuf, now, &budget, |_, _| {}, &mut out);
-            }
+    if let Some(tx) = tx {
+        tx.release(now, &mut out);
+    }
+    for mut mbuf in staged.drain(..) {
+        notes::clear(&mut mbuf);
+        match tx {
+            Some(tx) => tx.pass(mbuf, now, &budget, |_, _| {}, &mut out),
+            None => out(mbuf),
         }
-        None => staged.drain(..).for_each(out),
     }
     count += passed.get();
     nic.counts.tx_queue_full += lost.get();
@@ -371,13 +377,20 @@ fn settle(nic: &mut Nic, shared: &mut Shared, held: usize) {
 pub fn serve(lcore: &mut Lcore, command: ImpairCommand) -> Result<Reply, (i32, String)> {
     match command {
         ImpairCommand::Add { place, rule } => {
-            let impair = of_place(lcore, place)?;
-            impair.add(place.point, *rule)?;
+            let nic = of_place(lcore, place)?;
+            if !nic.impair.sending {
+                // What waits for the port has passed no rule, and has had no notes taken off it.
+                let waiting = nic.tx.iter_mut().chain(&mut nic.loopback);
+                waiting
+                    .chain(nic.tx_burst.as_mut_slice())
+                    .for_each(notes::clear);
+            }
+            nic.impair.add(place.point, *rule)?;
             Ok(Reply::Done)
         }
         ImpairCommand::Remove { place, id } => {
-            let impair = of_place(lcore, place)?;
-            if let Some(station) = impair.slot(place.point) {
+            let nic = of_place(lcore, place)?;
+            if let Some(station) = nic.impair.slot(place.point) {
                 station.rules.remove(RuleId(id));
             }
             // What it holds goes on, and the place goes, in the next poll.
@@ -393,9 +406,9 @@ pub fn serve(lcore: &mut Lcore, command: ImpairCommand) -> Result<Reply, (i32, S
     }
 }
 
-fn of_place(lcore: &mut Lcore, place: Place) -> Result<&mut NicImpair, (i32, String)> {
-    match lcore.nics.get_mut(place.nic as usize) {
-        Some(nic) => Ok(&mut nic.impair),
-        None => Err((libc::ENODEV, format!("NIC {} does not exist", place.nic))),
-    }
+fn of_place(lcore: &mut Lcore, place: Place) -> Result<&mut Nic, (i32, String)> {
+    lcore
+        .nics
+        .get_mut(place.nic as usize)
+        .ok_or_else(|| (libc::ENODEV, format!("NIC {} does not exist", place.nic)))
 }

@@ -15,6 +15,7 @@ mod impair;
 mod mailbox;
 pub mod message;
 mod nic;
+mod notes;
 mod post_mortems;
 pub mod probe;
 mod queue;

@@ -1,6 +1,8 @@
 //! The stages of one poll of one NIC: receive, finished memory operations, doorbells, timers, transmit.
 //! Each gives the number of things it did; a poll in which all give 0 was empty.
 
+use std::iter::once;
+
 use roceline_abi::queue::{MAX_SGE, Sge};
 use roceline_engine::verbs::QpId;
 use roceline_engine::wire::{self, ParseError, icrc};
@@ -10,7 +12,9 @@ use super::context::{ContextKey, FETCH_HIGH, PLACE_LIMIT, Then, side_index};
 use super::drain::{drain, fail_overflowed, finish};
 use super::impair;
 use super::nic::{LOOPBACK_LIMIT, Nic, RxSlot, Shared, TX_HIGH};
-use crate::port::RX_BURST;
+use super::notes::Notes;
+use super::tap::Taps;
+use crate::port::{Mbuf, RX_BURST};
 
 /// Send requests read for one program in one poll.
 const SENDS_PER_POLL: usize = 64;
@@ -40,8 +44,7 @@ pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
         let index = nic.info.index as usize;
         // What a NIC sends to itself passes no port: it is seen to leave and to arrive here.
         let looped = nic.rx_burst.iter().skip(from_port);
-        let looped = looped.map(|mbuf| (mbuf.data(), &[][..]));
-        shared.taps.record(index, true, looped);
+        sent(&mut shared.taps, index, looped, nic.impair.sending);
         if !nic.impair.receiving {
             let all = nic.rx_burst.iter().map(|mbuf| (mbuf.data(), &[][..]));
             shared.taps.record(index, false, all);
@@ -321,14 +324,24 @@ pub fn transmit(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
             // Those that the port did not take last time were recorded then.
             let new = nic.tx_burst.iter().skip(seen);
             let index = nic.info.index as usize;
-            shared
-                .taps
-                .record(index, true, new.map(|m| (m.data(), &[][..])));
+            sent(&mut shared.taps, index, new, nic.impair.sending);
         }
         let sent = nic.port.tx_burst(&mut nic.tx_burst);
         count += sent;
         if !nic.tx_burst.is_empty() {
             return count;
         }
+    }
+}
+
+/// Records packets that a NIC sends, with what its rules noted on them, if it has rules.
+fn sent<'a>(taps: &mut Taps, nic: usize, mbufs: impl Iterator<Item = &'a Mbuf>, noted: bool) {
+    if !noted {
+        taps.record(nic, true, mbufs.map(|mbuf| (mbuf.data(), &[][..])));
+        return;
+    }
+    for mbuf in mbufs {
+        let notes = Notes::of(mbuf);
+        taps.record(nic, true, once((mbuf.data(), notes.as_slice())));
     }
 }

@@ -20,6 +20,9 @@ pub struct Mbuf(NonNull<sys::rte_mbuf>);
 unsafe impl Send for Mbuf {}
 
 impl Mbuf {
+    /// Bytes of [`Mbuf::scratch`]: half of the headroom, so that drivers keep the other half for headers of their own.
+    pub const SCRATCH: usize = sys::RTE_PKTMBUF_HEADROOM as usize / 2;
+
     /// Takes over a raw mbuf.
     ///
     /// # Safety
@@ -128,6 +131,31 @@ impl Mbuf {
             self.field::<u32>(sys::RL_MBUF_PKT_LEN)
                 .write(u32::from(len));
         }
+    }
+
+    /// Bytes at the start of the buffer, far in front of the frame: for whoever holds the packet to write on, and kept while
+    /// it goes from queue to queue. They hold what an earlier packet left there. `None` where a driver put the frame so far
+    /// to the front that they are its own.
+    #[inline(always)]
+    pub fn scratch(&self) -> Option<&[u8; Mbuf::SCRATCH]> {
+        // SAFETY: the buffer reaches to `data_off` at least, and EAL mapped and zeroed it; no driver of a received or
+        // queued packet uses what is so far in front of the frame.
+        (self.data_off() >= 2 * Mbuf::SCRATCH).then(|| unsafe {
+            &*self
+                .field::<*const [u8; Mbuf::SCRATCH]>(sys::RL_MBUF_BUF_ADDR)
+                .read()
+        })
+    }
+
+    /// See [`Mbuf::scratch`].
+    #[inline(always)]
+    pub fn scratch_mut(&mut self) -> Option<&mut [u8; Mbuf::SCRATCH]> {
+        // SAFETY: as in `scratch`; owned exclusively.
+        (self.data_off() >= 2 * Mbuf::SCRATCH).then(|| unsafe {
+            &mut *self
+                .field::<*mut [u8; Mbuf::SCRATCH]>(sys::RL_MBUF_BUF_ADDR)
+                .read()
+        })
     }
 
     /// Segments of a packet as a driver delivered it.

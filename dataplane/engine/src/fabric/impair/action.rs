@@ -124,6 +124,19 @@ pub enum ActionKind {
 }
 
 impl ActionKind {
+    /// All of them.
+    pub const ALL: [ActionKind; 9] = [
+        ActionKind::Count,
+        ActionKind::Drop,
+        ActionKind::Duplicate,
+        ActionKind::Reorder,
+        ActionKind::Delay,
+        ActionKind::Corrupt,
+        ActionKind::Truncate,
+        ActionKind::MarkCe,
+        ActionKind::Rate,
+    ];
+
     /// Its name in configuration, on the command line and in captures.
     pub const fn name(self) -> &'static str {
         match self {
