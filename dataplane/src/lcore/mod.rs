@@ -231,19 +231,23 @@ impl Lcore {
 
     fn messages(&mut self, now: Nanos) -> usize {
         let mut served = 0;
+        let mut changes = 0;
         while served < REQUESTS_PER_POLL {
             let Some(request) = self.mailbox.pop() else {
                 break;
             };
+            // Who only reads counters, ten times a second, is no sign that there will be work: an idle loop goes back to
+            // sleep at once.
+            changes += usize::from(!matches!(request.command, message::Command::Counters));
             commands::serve(self, request, now);
             served += 1;
         }
-        if served > 0 {
+        if changes > 0 {
             self.keys.clear();
             self.keys
                 .extend(self.shared.contexts.iter().map(|(key, _)| key));
         }
-        served
+        changes
     }
 
     /// Kicks helpers, writes events, and lets go of closed contexts.

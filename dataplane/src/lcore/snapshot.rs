@@ -7,7 +7,8 @@ use super::context::Qp;
 use super::message::{LcoreSnapshot, MrSnapshot, NicSnapshot, QpSnapshot, Snapshot};
 use super::nic::Nic;
 
-/// The counters of an lcore.
+/// The counters of an lcore, and no counts of objects: those would be looked for in tables of their own size, which takes
+/// milliseconds, and this is asked for ten times a second.
 pub fn counters(lcore: &Lcore) -> Snapshot {
     let mut all = Snapshot {
         lcore: LcoreSnapshot {
@@ -19,7 +20,7 @@ pub fn counters(lcore: &Lcore) -> Snapshot {
         ..Snapshot::default()
     };
     let shared = &lcore.shared;
-    for (index, nic) in lcore.nics.iter().enumerate() {
+    for nic in &lcore.nics {
         let c = &nic.counts;
         let mut port = nic.port.counters();
         port.extend([
@@ -31,16 +32,11 @@ pub fn counters(lcore: &Lcore) -> Snapshot {
             ("tx_memory_overrun", c.tx_memory_overrun),
             ("mempool_exhausted", shared.pool.exhausted()),
         ]);
-        let contexts = || shared.contexts.iter().filter(|(_, x)| x.nic == index);
-        let ours = |key: usize| shared.contexts.get(key).is_some_and(|x| x.nic == index);
         all.nics.push(NicSnapshot {
             name: nic.info.name.clone(),
             counters: *nic.engine.counters(),
             port,
-            contexts: contexts().count() as u32,
-            mrs: nic.mrs.iter().flatten().count() as u32,
-            cqs: shared.cqs.iter().filter(|(_, cq)| ours(cq.context)).count() as u32,
-            pds: shared.pds.iter().filter(|(_, pd)| ours(pd.context)).count() as u32,
+            ..NicSnapshot::default()
         });
     }
     all
@@ -50,6 +46,14 @@ pub fn counters(lcore: &Lcore) -> Snapshot {
 pub fn snapshot(lcore: &Lcore) -> Snapshot {
     let mut all = counters(lcore);
     let shared = &lcore.shared;
+    for (index, (nic, counted)) in lcore.nics.iter().zip(&mut all.nics).enumerate() {
+        let ours = |key: usize| shared.contexts.get(key).is_some_and(|x| x.nic == index);
+        let contexts = shared.contexts.iter().filter(|(_, x)| x.nic == index);
+        counted.contexts = contexts.count() as u32;
+        counted.mrs = nic.mrs.iter().flatten().count() as u32;
+        counted.cqs = shared.cqs.iter().filter(|(_, cq)| ours(cq.context)).count() as u32;
+        counted.pds = shared.pds.iter().filter(|(_, pd)| ours(pd.context)).count() as u32;
+    }
     for nic in &lcore.nics {
         for qp in nic.qps.iter() {
             let Ok((attr, _)) = nic.engine.query_qp(qp.id) else {

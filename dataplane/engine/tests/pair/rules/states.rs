@@ -186,6 +186,63 @@ fn reset_drops_everything_and_ghosts_find_nothing() {
     assert_eq!(b.done(1), [(1001, Success)]);
 }
 
+/// Whatever a responder was in the middle of, the next connection shows no trace of it.
+#[test]
+fn a_reset_begins_everything_anew() {
+    type Before = fn(&mut Bench, ExtHeaders);
+    const NONE: ExtHeaders = NO_HEADERS;
+    let before: [Before; 6] = [
+        |b, _| {
+            b.receive(3000);
+            b.inject(Opcode::RC_SEND_FIRST, 0x100, 1024, NONE);
+        },
+        |b, _| {
+            b.receive(8);
+            b.inject(Opcode::RC_SEND_ONLY, 0x100, 8, NONE);
+        },
+        |b, _| b.inject(Opcode::RC_SEND_ONLY, 0x105, 8, NONE),
+        |b, _| b.inject(Opcode::RC_SEND_ONLY, 0x100, 8, NONE),
+        |b, _| b.inject(Opcode::RC_SEND_LAST, 0x100, 8, NONE),
+        |b, read| b.inject(Opcode::RC_READ_REQUEST, 0x100, 0, read),
+    ];
+    for (case, before) in before.iter().enumerate() {
+        let begin = || {
+            let mut b = Bench::with_attr(no_timeout());
+            let read = b.reth(8);
+            before(&mut b, read);
+            b.enter(1, QpState::Reset);
+            let (qp, peer, now) = (b.ids[1], b.ids[0].0, b.w.now);
+            let attr = QpAttr {
+                dest_qpn: peer,
+                rq_psn: Psn::new(0x200),
+                ..no_timeout()
+            };
+            b.node(1).connect(qp, &attr, now);
+            b.sent(1);
+            b.done(1);
+            (b, read)
+        };
+        // Ghosts: nothing could be acknowledged or read again.
+        let (mut b, read) = begin();
+        b.inject(Opcode::RC_SEND_ONLY, 0x100, 8, NONE);
+        b.inject(Opcode::RC_READ_REQUEST, 0x100, 0, read);
+        assert!(b.sent(1).is_empty(), "case {case}");
+        b.inject(Opcode::RC_SEND_ONLY, 0x202, 8, NONE);
+        let nak = ["RC_ACK psn=200 pay=0 syn=60 msn=0"];
+        assert_eq!(b.sent(1), nak, "case {case}");
+        b.receive(8);
+        b.inject(Opcode::RC_SEND_ONLY, 0x200, 8, NONE);
+        let ack = ["RC_ACK psn=200 pay=0 syn=1f msn=1"];
+        assert_eq!(b.sent(1), ack, "case {case}");
+        assert_eq!(b.done(1).len(), 1, "case {case}");
+        // Nor is there a receive of before to be flushed.
+        let (mut b, _) = begin();
+        b.enter(1, QpState::Err);
+        b.run();
+        assert!(b.done(1).is_empty(), "case {case}");
+    }
+}
+
 #[test]
 fn placements_of_before_a_reset_are_not_counted_after_it() {
     let mut b = Bench::new();
