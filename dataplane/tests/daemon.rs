@@ -6,12 +6,11 @@ use std::fs;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
 
 use support::daemon::{Daemon, Objects, PAIR};
 use support::pair::{End, Pair, endless, wait_for_traffic};
 use support::process::Process;
-use support::{PATIENCE, TempDir, alone, free_port, listening, roceline, wait_for};
+use support::{PATIENCE, TempDir, alone, wait_for};
 
 fn tree_of(daemon: &Daemon) -> PathBuf {
     let mut path = daemon.socket().as_os_str().to_owned();
@@ -327,65 +326,5 @@ fn what_this_version_does_not_have_is_logged_once_for_a_program() {
     assert!(
         lines[0].contains("CREATE_SRQ") && lines[0].contains("not supported"),
         "{log}"
-    );
-}
-
-/// As an ordinary user without capabilities: the daemon, the shim and the programs.
-#[test]
-fn no_privilege_is_needed() {
-    let _alone = alone();
-    // SAFETY: no arguments, no effects, cannot fail.
-    if unsafe { libc::geteuid() } != 0 {
-        // Then every other test has shown it already.
-        return;
-    }
-    const NOBODY: &str = "65534";
-    // Where that user may look: the target directory is often below /root.
-    let place = TempDir::new();
-    let built = roceline();
-    let copy = |name: &str| {
-        let to = place.path().join(name);
-        fs::copy(built.with_file_name(name), &to).expect("the copy fits");
-        to
-    };
-    let (program, _shim) = (copy("roceline"), copy("libroceline_shim.so"));
-    let mut daemon = Daemon::prepare(PAIR);
-    let as_nobody = |command: &Command| {
-        let mut dropped = Command::new("setpriv");
-        dropped.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]);
-        dropped.args(["--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"]);
-        dropped.arg(&program).args(command.get_args());
-        dropped
-    };
-    let owned = Command::new("chown")
-        .arg("-R")
-        .arg(NOBODY)
-        .arg(daemon.dir())
-        .status();
-    assert!(owned.is_ok_and(|status| status.success()));
-    let command = as_nobody(&daemon.command());
-    daemon.launch_by(command);
-    daemon.expect_ready();
-
-    let port = free_port().to_string();
-    let arguments = ["-g", "0", "-c", "-p", &port, "-d"];
-    let start = |name: &str, more: &[&str]| {
-        let all: Vec<&str> = arguments.iter().chain(more).copied().collect();
-        let mut command = as_nobody(&daemon.program("ibv_rc_pingpong", &all));
-        Process::start(daemon.dir(), name, &mut command)
-    };
-    let mut server = start("server", &["roce0"]);
-    let number = port.parse().expect("a number");
-    wait_for("listening server", PATIENCE, || {
-        listening(number) || !server.is_running()
-    });
-    let client = start("client", &["roce1", "127.0.0.1"]).finish(PATIENCE);
-    let server = server.finish(Duration::from_secs(20));
-    assert!(
-        client.ok() && server.ok(),
-        "{}{}{}",
-        client.report(),
-        server.report(),
-        daemon.log()
     );
 }

@@ -95,7 +95,7 @@ static struct ibv_context *open_device(const char *name)
 	return context;
 }
 
-static void open_end(struct end *end, const char *device)
+void open_end(struct end *end, const char *device)
 {
 	*end = (struct end){ .name = device, .psn = (uint32_t)rand() & 0xffffff };
 	end->context = open_device(device);

@@ -47,6 +47,8 @@ extern const struct link patient;	/* retries without end */
 _Noreturn void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void check(bool ok, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* Opens a device and makes all that an end has; the QP is in RESET. */
+void open_end(struct end *end, const char *device);
 /* Opens both devices and connects a QP on each to the other. */
 void connect_pair(struct end ends[2], struct link link);
 void close_pair(struct end ends[2]);

@@ -1,0 +1,130 @@
+/* Two programs, of which one is killed. The parent opens roce0 and stays; the child opens roce1, connects, and is killed
+ * by the parent with SIGKILL.
+ *
+ *   requester   the parent has a SEND outstanding for which the child has no buffer: it must end with a retry error
+ *   responder   the child has sent something: the parent must not notice its end */
+#include "../../verbs-shim/tests/verbs_end.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { TIMEOUT = 15, RETRIES = 1 };	/* 134 ms */
+
+struct options options = { .device = { "roce0", "roce1" }, .mtu = 1024, .seconds = 60 };
+
+struct address {
+	uint32_t qpn, psn;
+	union ibv_gid gid;
+};
+
+static void modify(struct end *end, struct ibv_qp_attr attr, int mask)
+{
+	int error = ibv_modify_qp(end->qp, &attr, mask);
+
+	check(error == 0, "ibv_modify_qp on %s to state %d: %s", end->name, attr.qp_state, strerror(error));
+}
+
+/* Exchanges addresses over `peer` and connects. */
+static void connect_over(struct end *end, int peer, bool receives)
+{
+	struct address own = { .qpn = end->qp->qp_num, .psn = end->psn }, other;
+
+	check(ibv_query_gid(end->context, 1, 0, &own.gid) == 0, "no GID on %s", end->name);
+	check(write(peer, &own, sizeof own) == sizeof own, "write: %s", strerror(errno));
+	check(read(peer, &other, sizeof other) == sizeof other, "the other end is gone");
+	modify(end, (struct ibv_qp_attr){ .qp_state = IBV_QPS_INIT, .port_num = 1 },
+	       IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+	if (receives)
+		post_recv(end, 64, 100);
+	modify(end,
+	       (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = other.qpn,
+				     .rq_psn = other.psn, .min_rnr_timer = 12,
+				     .ah_attr = { .is_global = 1, .port_num = 1,
+						  .grh = { .dgid = other.gid, .hop_limit = 64 } } },
+	       IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+		       IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+	modify(end,
+	       (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = TIMEOUT, .retry_cnt = RETRIES, .rnr_retry = 7,
+				     .sq_psn = end->psn },
+	       IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+		       IBV_QP_MAX_QP_RD_ATOMIC);
+	/* Both are ready. */
+	check(write(peer, "r", 1) == 1 && read(peer, &own, 1) == 1, "the other end is gone");
+}
+
+_Noreturn static void be_killed(int peer, bool sends)
+{
+	struct end end;
+
+	open_end(&end, options.device[1]);
+	connect_over(&end, peer, false);
+	if (sends) {
+		post_op(&end, &end, IBV_WR_SEND, 64, 1);
+		expect(&end, "SEND of the child", 1, IBV_WC_SUCCESS);
+	}
+	check(write(peer, "k", 1) == 1, "write");
+	for (;;)
+		pause();
+}
+
+static void be_requester(struct end *end, pid_t child)
+{
+	int64_t t = (4096LL << TIMEOUT) / 1000000, limit = 4 * t * (RETRIES + 1), before;
+
+	post_op(end, end, IBV_WR_SEND, 64, 7);
+	expect_nothing(end, "while the child lives", 300);
+	kill(child, SIGKILL);
+	check(waitpid(child, NULL, 0) == child, "waitpid");
+	before = now_ms();
+	expect(end, "SEND to the dead", 7, IBV_WC_RETRY_EXC_ERR);
+	printf("retries exceeded after %" PRId64 " ms; at most %" PRId64 " by the standard\n", now_ms() - before, limit);
+	expect_state(end, IBV_QPS_ERR);
+}
+
+static void be_responder(struct end *end, pid_t child)
+{
+	struct ibv_async_event event;
+
+	expect(end, "what the child sent", 100, IBV_WC_SUCCESS);
+	kill(child, SIGKILL);
+	check(waitpid(child, NULL, 0) == child, "waitpid");
+	expect_nothing(end, "after the end of the child", 1000);
+	expect_state(end, IBV_QPS_RTS);
+	fcntl(end->context->async_fd, F_SETFL, O_NONBLOCK);
+	check(ibv_get_async_event(end->context, &event) != 0, "an asynchronous event");
+	printf("nothing noticed\n");
+}
+
+int main(int argc, char **argv)
+{
+	bool responder = argc > 1 && !strcmp(argv[1], "responder");
+	struct end end;
+	int ends[2];
+
+	check(responder || (argc > 1 && !strcmp(argv[1], "requester")), "requester or responder");
+	check(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0, "socketpair");
+	pid_t child = fork();
+	check(child >= 0, "fork");
+	if (child == 0) {
+		close(ends[0]);
+		be_killed(ends[1], responder);
+	}
+	close(ends[1]);
+	open_end(&end, options.device[0]);
+	connect_over(&end, ends[0], responder);
+	char ready;
+	check(read(ends[0], &ready, 1) == 1, "the child is gone");
+	if (responder)
+		be_responder(&end, child);
+	else
+		be_requester(&end, child);
+	return 0;
+}

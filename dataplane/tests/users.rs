@@ -1,0 +1,173 @@
+//! Ordinary users: nothing needs privilege, and the configuration says who may come. Run by root; anybody else shows the
+//! first point with every other test, and cannot become the users that the rest needs.
+
+mod support;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use support::daemon::{Daemon, PAIR};
+use support::process::Process;
+use support::{PATIENCE, TempDir, alone, free_port, listening, roceline, wait_for};
+
+/// Two users without rights.
+const NOBODY: &str = "65534";
+const STRANGER: &str = "65533";
+
+fn is_root() -> bool {
+    // SAFETY: no arguments, no effects, cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// The programs where every user may look: the target directory is often below /root.
+struct Installed {
+    place: TempDir,
+    program: PathBuf,
+}
+
+impl Installed {
+    fn new() -> Installed {
+        let place = TempDir::new();
+        let built = roceline();
+        for name in ["roceline", "libroceline_shim.so"] {
+            let to = place.path().join(name);
+            fs::copy(built.with_file_name(name), &to).expect("the copy fits");
+        }
+        Installed {
+            program: place.path().join("roceline"),
+            place,
+        }
+    }
+
+    /// `command`, a `roceline`, as a user without capabilities.
+    fn by(&self, user: &str, command: &Command) -> Command {
+        let mut dropped = Command::new("setpriv");
+        dropped.args(["--reuid", user, "--regid", user, "--clear-groups"]);
+        dropped.args(["--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"]);
+        dropped.arg(&self.program).args(command.get_args());
+        dropped
+    }
+}
+
+fn own_by(user: &str, daemon: &Daemon) {
+    let owned = Command::new("chown")
+        .arg("-R")
+        .arg(user)
+        .arg(daemon.dir())
+        .status();
+    assert!(owned.is_ok_and(|status| status.success()));
+}
+
+/// As an ordinary user without capabilities: the daemon, its second life, the shim and the programs.
+#[test]
+fn no_privilege_is_needed() {
+    let _alone = alone();
+    if !is_root() {
+        return;
+    }
+    let installed = Installed::new();
+    let mut daemon = Daemon::prepare(PAIR);
+    own_by(NOBODY, &daemon);
+    let command = installed.by(NOBODY, &daemon.command());
+    daemon.launch_by(command);
+    daemon.expect_ready();
+    for round in ["first", "second"] {
+        let port = free_port();
+        let number = port.to_string();
+        let arguments = ["-g", "0", "-c", "-p", &number, "-d"];
+        let start = |name: &str, more: &[&str]| {
+            let all: Vec<&str> = arguments.iter().chain(more).copied().collect();
+            let mut command = installed.by(NOBODY, &daemon.program("ibv_rc_pingpong", &all));
+            Process::start(daemon.dir(), &format!("{name}-{round}"), &mut command)
+        };
+        let mut server = start("server", &["roce0"]);
+        wait_for("listening server", PATIENCE, || {
+            listening(port) || !server.is_running()
+        });
+        let client = start("client", &["roce1", "127.0.0.1"]).finish(PATIENCE);
+        let server = server.finish(PATIENCE);
+        assert!(
+            client.ok() && server.ok(),
+            "{round}: {}{}{}",
+            client.report(),
+            server.report(),
+            daemon.log()
+        );
+        daemon.kill_worker(libc::SIGKILL);
+        daemon.expect_ready();
+    }
+}
+
+#[test]
+fn users_are_let_in_or_refused_as_configured() {
+    let _alone = alone();
+    if !is_root() {
+        return;
+    }
+    let installed = Installed::new();
+    let daemon = Daemon::start(&format!("{PAIR}\n[control]\nusers = [{NOBODY}]\n"));
+    let open = |user: &str| {
+        let program = daemon.program("ibv_devinfo", &["-d", "roce0"]);
+        let mut command = installed.by(user, &program);
+        Process::start(daemon.dir(), &format!("open-{user}"), &mut command).finish(PATIENCE)
+    };
+    let allowed = open(NOBODY);
+    assert!(allowed.ok(), "{}{}", allowed.report(), daemon.log());
+    let refused = open(STRANGER);
+    let said = "the daemon refuses to open roce0: errno 13; its log says why";
+    assert!(
+        !refused.ok() && refused.stderr.contains(said),
+        "{}",
+        refused.report()
+    );
+    let log = daemon.log();
+    assert!(log.contains(STRANGER) && log.contains("users"), "{log}");
+    // Whom the permission bits keep out is told before the program starts.
+    let closed = Daemon::start(&format!("{PAIR}\n[control]\nmode = \"0600\"\n"));
+    let program = closed.program("ibv_devinfo", &["-d", "roce0"]);
+    let mut command = installed.by(NOBODY, &program);
+    let refused = Process::start(closed.dir(), "closed", &mut command).finish(PATIENCE);
+    let said = "this user may not connect to";
+    assert!(
+        !refused.ok() && refused.stderr.contains(said),
+        "{}",
+        refused.report()
+    );
+}
+
+/// In a mount namespace of its own, as /run is a fixed place.
+#[test]
+fn roots_daemon_is_found_by_users_with_a_runtime_directory() {
+    let _alone = alone();
+    let may_mount = || {
+        let mut probe = Command::new("unshare");
+        probe.args(["--mount", "mount", "-t", "tmpfs", "none", "/run"]);
+        probe.status().is_ok_and(|status| status.success())
+    };
+    if !is_root() || !may_mount() {
+        eprintln!("skipped: it takes root and a mount namespace to have a /run of one's own");
+        return;
+    }
+    let installed = Installed::new();
+    let directory = installed.place.path().join("runtime");
+    fs::create_dir(&directory).expect("a new directory");
+    let script = "mount -t tmpfs none /run && mkdir -p /run/user && \
+         \"$1\" nic & daemon=$!; \
+         for i in $(seq 300); do [ -S /run/roceline.sock ] && break; sleep 0.1; done; \
+         env XDG_RUNTIME_DIR=\"$2\" setpriv --reuid 65534 --regid 65534 --clear-groups --no-new-privs \
+         sh -c '\"$0\" wait --timeout 60 && \"$0\" run -- ibv_devinfo -d roce1' \"$1\"; \
+         result=$?; kill $daemon; wait $daemon; exit $result";
+    let mut command = Command::new("unshare");
+    command
+        .args(["--mount", "sh", "-c", script, "sh"])
+        .arg(&installed.program)
+        .arg(&directory)
+        .env_remove("ROCELINE_SOCKET");
+    let ended = Process::start(installed.place.path(), "run", &mut command).finish(2 * PATIENCE);
+    assert!(
+        ended.ok() && ended.stdout.contains("roce1"),
+        "{}",
+        ended.report()
+    );
+}
