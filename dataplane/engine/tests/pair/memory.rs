@@ -113,11 +113,19 @@ impl Memory {
 
     /// Whether every byte outside the given pieces is as it was at the start.
     pub fn guards_intact(&self, used: &[(u64, u32)]) -> bool {
-        let mut copy = self.bytes.clone();
-        for &(addr, len) in used {
-            copy[self.range(addr, len)].fill(GUARD);
+        const CLEAN: [u8; 4096] = [GUARD; 4096];
+        let clean = |bytes: &[u8]| bytes.chunks(4096).all(|c| *c == CLEAN[..c.len()]);
+        let ranges = used.iter().map(|&(addr, len)| self.range(addr, len));
+        let mut ranges: Vec<_> = ranges.map(|r| (r.start, r.end)).collect();
+        ranges.sort_unstable();
+        let mut at = 0;
+        for (start, end) in ranges {
+            if !clean(&self.bytes[at.min(start)..start]) {
+                return false;
+            }
+            at = at.max(end);
         }
-        copy.iter().all(|&b| b == GUARD)
+        clean(&self.bytes[at..])
     }
 }
 
