@@ -140,7 +140,7 @@ impl ActionKind {
     /// Its name in configuration, on the command line and in captures.
     pub const fn name(self) -> &'static str {
         match self {
-            ActionKind::Count => "count",
+            ActionKind::Count => "observe",
             ActionKind::Drop => "drop",
             ActionKind::Duplicate => "duplicate",
             ActionKind::Reorder => "reorder",

@@ -7,64 +7,95 @@ use super::action::{Change, Corruption, Region, Where};
 use super::field::{Field, FieldChange, Span};
 use super::{Direction, PacketView, Random};
 
-/// One change to a frame, without any chance left in it.
+/// One change to a frame, without any chance left in it. Sixteen bytes: every verdict carries room for several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edit {
-    pub(super) what: What,
+    /// Of a field: its new value, what is added, or the bits to flip.
+    value: u64,
+    /// A bit of the frame, a byte, or its new length.
+    at: u32,
+    /// Width of a field.
+    bits: u8,
+    what: What,
     /// Set checksum and ICRC anew afterwards.
-    pub(super) reseal: bool,
+    reseal: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum What {
+enum What {
     Nothing,
-    /// Bits of the byte at `at`.
-    Flip {
-        at: u32,
-        mask: u8,
-    },
-    Field(Span, FieldChange),
-    /// To so many bytes.
-    Truncate(u32),
+    /// `value` has the bits to flip of the byte `at`.
+    FlipByte,
+    /// The field of `bits` bits from bit `at` on.
+    Set,
+    Add,
+    Flip,
+    /// To `at` bytes.
+    Truncate,
     MarkCe,
 }
 
+const _: () = assert!(size_of::<Edit>() == 16);
+
 impl Edit {
     pub(super) const NOTHING: Edit = Edit {
+        value: 0,
+        at: 0,
+        bits: 0,
         what: What::Nothing,
         reseal: false,
     };
 
+    fn flip_byte(at: u32, mask: u8) -> Edit {
+        Edit {
+            value: mask.into(),
+            at,
+            what: What::FlipByte,
+            ..Edit::NOTHING
+        }
+    }
+
+    fn field(span: Span, change: FieldChange) -> Edit {
+        let (what, value) = match change {
+            FieldChange::Set(v) => (What::Set, v),
+            FieldChange::Add(v) => (What::Add, v),
+            FieldChange::Flip(v) => (What::Flip, v),
+            FieldChange::Random => (What::Nothing, 0),
+        };
+        Edit {
+            value,
+            at: span.bit,
+            bits: span.bits,
+            what,
+            reseal: false,
+        }
+    }
+
     /// What a corruption does to this packet; `None` if the packet does not have what it changes.
     pub(super) fn corrupt(c: &Corruption, view: &PacketView, random: &mut Random) -> Option<Edit> {
-        let what = match c.change {
+        let edit = match c.change {
             Change::Bit(place) => {
                 let bit = place.pick(view, 8, random)?;
-                What::Flip {
-                    at: bit / 8,
-                    mask: 0x80 >> (bit % 8),
-                }
+                Edit::flip_byte(bit / 8, 0x80 >> (bit % 8))
             }
-            Change::Byte(place) => What::Flip {
-                at: place.pick(view, 1, random)?,
-                mask: 1 + random.below(255) as u8,
-            },
+            Change::Byte(place) => {
+                let at = place.pick(view, 1, random)?;
+                Edit::flip_byte(at, 1 + random.below(255) as u8)
+            }
             Change::Icrc => {
                 view.roce?;
                 let bit = random.below(32) as u32;
                 let first = view.layout.end.checked_sub(icrc::LEN as u32)?;
-                What::Flip {
-                    at: (first >= view.layout.payload).then_some(first)? + bit / 8,
-                    mask: 1 << (bit % 8),
-                }
+                let first = (first >= view.layout.payload).then_some(first)?;
+                Edit::flip_byte(first + bit / 8, 1 << (bit % 8))
             }
             Change::Field(field, change) => {
-                What::Field(field.span(view)?, change.settled(field, random))
+                Edit::field(field.span(view)?, change.settled(field, random))
             }
         };
         Some(Edit {
-            what,
             reseal: c.reseal,
+            ..edit
         })
     }
 
@@ -76,8 +107,10 @@ impl Edit {
             false => len < view.len,
         };
         shortens.then_some(Edit {
-            what: What::Truncate(len),
+            at: len,
+            what: What::Truncate,
             reseal,
+            ..Edit::NOTHING
         })
     }
 
@@ -86,33 +119,42 @@ impl Edit {
         Field::Ecn.span(view)?;
         Some(Edit {
             what: What::MarkCe,
-            reseal: false,
+            ..Edit::NOTHING
         })
     }
 
     /// Changes a frame (Ethernet header to ICRC, and what padding follows) and returns its new length, which
     /// is at most the old one.
     pub fn apply(&self, frame: &mut [u8]) -> usize {
+        let at = self.at as usize;
         match self.what {
             What::Nothing => {}
-            What::Flip { at, mask } => {
-                if let Some(byte) = frame.get_mut(at as usize) {
-                    *byte ^= mask;
+            What::FlipByte => {
+                if let Some(byte) = frame.get_mut(at) {
+                    *byte ^= self.value as u8;
                 }
             }
-            What::Field(span, change) => {
-                if let Some(old) = span.get(frame) {
-                    span.set(frame, change.of(old));
-                }
-            }
+            What::Set => self.change_field(frame, |_| self.value),
+            What::Add => self.change_field(frame, |old| old.wrapping_add(self.value)),
+            What::Flip => self.change_field(frame, |old| old ^ self.value),
             What::MarkCe => mark_ce(frame),
-            What::Truncate(len) if self.reseal => return shorten(frame, len as usize),
-            What::Truncate(len) => return frame.len().min(len as usize),
+            What::Truncate if self.reseal => return shorten(frame, at),
+            What::Truncate => return frame.len().min(at),
         }
         if self.reseal {
             reseal(frame);
         }
         frame.len()
+    }
+
+    fn change_field(&self, frame: &mut [u8], new: impl FnOnce(u64) -> u64) {
+        let span = Span {
+            bit: self.at,
+            bits: self.bits,
+        };
+        if let Some(old) = span.get(frame) {
+            span.set(frame, new(old));
+        }
     }
 
     /// Whether the edit marks and changes nothing else.

@@ -231,14 +231,4 @@ impl FieldChange {
             other => other,
         }
     }
-
-    /// The value that follows from the one there is.
-    pub(super) fn of(self, old: u64) -> u64 {
-        match self {
-            FieldChange::Set(v) => v,
-            FieldChange::Add(v) => old.wrapping_add(v),
-            FieldChange::Flip(mask) => old ^ mask,
-            FieldChange::Random => old,
-        }
-    }
 }
