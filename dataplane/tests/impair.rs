@@ -433,3 +433,30 @@ fn mistakes_are_told_with_their_remedy() {
     let listed = daemon.roceline("list", &["impair", "list"]).expect_ok();
     assert_eq!(listed.stdout, "no rules: nothing is impaired\n");
 }
+
+#[test]
+fn what_a_nic_sends_to_itself_passes_its_sides_and_no_link() {
+    let _alone = alone();
+    let daemon = Daemon::pair();
+    add(&daemon, "out", "--nic roce0 --tx --observe");
+    add(&daemon, "in", "--nic roce0 --rx --observe");
+    add(&daemon, "link", "--link link0 --from roce0 --observe");
+    // The fifth request is sent again, and so passes both sides once more.
+    add(
+        &daemon,
+        "fifth",
+        "--nic roce0 --tx --class send --skip 4 --count 1 --drop",
+    );
+    let end = End {
+        daemon: &daemon,
+        device: "roce0",
+    };
+    let options = ["-g", "0", "-c", "-n", "20", "-s", "4096"];
+    let run = Pair::run(end, end, "ibv_rc_pingpong", &options, PATIENCE);
+    assert!(run.ok(), "{}{}", run.report(), daemon.log());
+    let [out, back, link, fifth] = ["out", "in", "link", "fifth"].map(|name| line(&daemon, name));
+    assert_eq!(fifth.dropped, 1);
+    assert!(out.seen > 40, "{out:?}");
+    assert_eq!(back.seen, out.seen - 1);
+    assert_eq!(link.seen, 0);
+}
