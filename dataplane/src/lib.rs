@@ -12,5 +12,6 @@ pub mod lcore;
 pub mod memory;
 pub mod nic;
 pub mod port;
+pub mod sim;
 pub mod supervisor;
 pub mod telemetry;

@@ -10,7 +10,7 @@ use roceline_engine::fabric::impair::Rule;
 use roceline_engine::verbs::Mtu;
 use roceline_engine::{AckPolicy, EngineConfig, Retransmission};
 
-use super::producer::{Producer, ProducerQp, eventfd};
+use super::producer::{ACK_TIMEOUT, Producer, ProducerQp, eventfd};
 use crate::config::{Config, Preset};
 use crate::control::LcorePort;
 use crate::impair::Place;
@@ -100,7 +100,15 @@ impl Pair {
             wake,
         )?;
         let mut programs = 0;
-        let (a, b) = ends(&mut lcore, &mailbox, &infos, &mut programs, mtu, log2_depth)?;
+        let (a, b) = ends(
+            &mut lcore,
+            &mailbox,
+            &infos,
+            &mut programs,
+            mtu,
+            log2_depth,
+            ACK_TIMEOUT,
+        )?;
         Ok(Pair {
             lcore,
             a,
@@ -117,6 +125,19 @@ impl Pair {
     /// # Errors
     /// When memory or the lcore refuses; the error says why.
     pub fn more(&mut self, mtu: Mtu, log2_depth: u32) -> io::Result<(Side, Side)> {
+        self.more_with_timeout(mtu, log2_depth, ACK_TIMEOUT)
+    }
+
+    /// The same with another ACK timeout, as verbs codes it (4.096 us times two to this).
+    ///
+    /// # Errors
+    /// When memory or the lcore refuses; the error says why.
+    pub fn more_with_timeout(
+        &mut self,
+        mtu: Mtu,
+        log2_depth: u32,
+        ack_timeout: u8,
+    ) -> io::Result<(Side, Side)> {
         let programs = &mut self.programs;
         ends(
             &mut self.lcore,
@@ -125,6 +146,7 @@ impl Pair {
             programs,
             mtu,
             log2_depth,
+            ack_timeout,
         )
     }
 }
@@ -161,6 +183,7 @@ fn ends(
     programs: &mut u64,
     mtu: Mtu,
     log2_depth: u32,
+    ack_timeout: u8,
 ) -> io::Result<(Side, Side)> {
     let mut poll = || {
         lcore.turn(&mut NoProbe);
@@ -168,6 +191,7 @@ fn ends(
     let mut open = |nic: u32| -> io::Result<Side> {
         *programs += 1;
         let mut producer = Producer::open(Arc::clone(mailbox), *programs, nic, 12, &mut poll)?;
+        producer.ack_timeout = ack_timeout;
         let qp = producer.create_qp(log2_depth, &mut poll)?;
         Ok(Side {
             producer,

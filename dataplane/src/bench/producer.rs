@@ -27,6 +27,8 @@ use crate::nic::NicInfo;
 
 /// Element size of the work queues: one entry, or up to 48 inline bytes.
 const WQE_LOG2: u32 = 8;
+/// ACK timeout of programs like perftest, 67 ms.
+pub(super) const ACK_TIMEOUT: u8 = 14;
 /// `IBV_SEND_SIGNALED`.
 pub const SIGNALED: u32 = 1 << 1;
 /// `IBV_SEND_INLINE`.
@@ -43,6 +45,8 @@ pub struct Producer {
     cq_handle: u32,
     cq: QueueLoc,
     cq_consumer: u32,
+    /// ACK timeout of the QPs that it connects, as verbs codes it.
+    pub(super) ack_timeout: u8,
 }
 
 /// A QP of a [`Producer`].
@@ -126,6 +130,7 @@ impl Producer {
                 mask: 0,
             },
             cq_consumer: 0,
+            ack_timeout: ACK_TIMEOUT,
         };
         producer.command(Command::Open(Box::new(new)), poll)?;
         producer.pd = producer.handle(Command::AllocPd, poll)?;
@@ -292,7 +297,7 @@ impl Producer {
                 ..Path::default()
             },
             path_mtu: mtu,
-            timeout: 14,
+            timeout: self.ack_timeout,
             retry_cnt: 7,
             rnr_retry: 7,
             rq_psn: Psn::new(0),
