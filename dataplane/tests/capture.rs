@@ -528,3 +528,35 @@ fn a_packet_that_was_changed_on_its_way_out_says_by_which_rules() {
     let expected = [marked, twice, late].map(|comment| ("roce0", true, comment));
     assert_eq!(comments, expected);
 }
+
+#[test]
+fn a_filter_chooses_packets() {
+    let _alone = alone();
+    let daemon = Daemon::pair();
+    let file = path(&daemon, "some.pcapng");
+    let options = [
+        "-w",
+        &file,
+        "--tx",
+        "--class",
+        "send,last",
+        "--message",
+        "3..5",
+    ];
+    let process = start(&daemon, "some", &options);
+    pingpong(&daemon, &["-g", "0", "-n", "20", "-s", "3000"]);
+    process.signal(libc::SIGINT);
+    process.finish(PATIENCE).expect_ok();
+    let capture = Capture::open(Path::new(&file));
+    for nic in ["roce0", "roce1"] {
+        let sent = capture.of(nic, true);
+        assert_eq!(sent.len(), 3);
+        for data in sent {
+            assert_eq!(parse(data).unwrap().packet.opcode, Opcode::RC_SEND_LAST);
+        }
+        let (seen, lost, delivered) = capture.counts[nic];
+        assert!(seen > 60 && lost == 0 && delivered == 3);
+    }
+    let wrong = daemon.roceline("wrong", &["capture", "-w", &file, "--class", "midle"]);
+    assert!(wrong.stderr.contains("middle"), "{}", wrong.report());
+}

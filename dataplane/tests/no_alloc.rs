@@ -7,11 +7,20 @@ use std::time::{Duration, Instant};
 
 use roceline::bench::Pair;
 use roceline::bench::producer::{INLINE, SIGNALED};
-use roceline::impair::{Place, Point, Spec};
+use roceline::capture::chunks::stream;
+use roceline::capture::filter::Filter;
+use roceline::capture::last::LastPackets;
+use roceline::capture::request::Counts;
+use roceline::control::LcorePort;
+use roceline::impair::{MatchArgs, Place, Point, Spec};
+use roceline::lcore::message::{Command, ContextId, Reply, Request};
 use roceline::lcore::probe::NoProbe;
+use roceline::lcore::tap::{Clock, Store, Tap, TapId};
 use roceline::memory::{Mapping, MemoryFile, Range, Reach};
 use roceline_engine::AckPolicy;
 use roceline_engine::verbs::{Mtu, Sge, WrOpcode};
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
 
 struct Counting;
 
@@ -115,9 +124,19 @@ fn the_loop_allocates_nothing_while_data_flows() {
     for (from_mapped, to_mapped) in [(0, 0), (BYTES, BYTES), (8192, 4096), (4096, 0), (0, 8192)] {
         data_flows(&mut pair, from_mapped, to_mapped);
     }
+    // With captures: one to a reader that stands still, one of the last packets, both with conditions.
+    let (filler, mut drainer) = stream(1 << 20);
+    let kept = LastPackets::new(100, 4218);
+    for (id, store) in [(1, Store::Stream(filler)), (2, Store::Last(kept))] {
+        listen(&mut pair, id, store);
+    }
+    data_flows(&mut pair, BYTES, BYTES);
+    data_flows(&mut pair, 0, 0);
     impair(&mut pair);
     data_flows(&mut pair, 0, 0);
     data_flows(&mut pair, BYTES, BYTES);
+    let mut records = Vec::new();
+    assert!(drainer.read(&mut records), "the tap heard something");
 }
 
 /// Rules of all kinds that lose nothing for good, at every place of both NICs.
@@ -140,6 +159,36 @@ fn impair(pair: &mut Pair) {
             }
         }
     }
+}
+
+/// Puts a tap in place that hears both NICs.
+fn listen(pair: &mut Pair, id: u64, store: Store) {
+    let args = MatchArgs {
+        class: Some("roce".into()),
+        message: Some("1..1000000".into()),
+        ..MatchArgs::default()
+    };
+    let tap = Tap {
+        id: TapId(id),
+        nics: [true, true].into(),
+        inbound: true,
+        outbound: true,
+        snaplen: 4218,
+        filter: Filter::new(&args.spec(), 2).unwrap(),
+        store,
+        counts: [Counts::default(); 2].into(),
+        clock: Clock::start(),
+        state: Arc::default(),
+    };
+    let (reply, answer) = sync_channel(1);
+    let request = Request {
+        context: ContextId(0),
+        command: Command::AddTap(Box::new(tap)),
+        reply,
+    };
+    pair.mailbox().send(0, request).unwrap();
+    pair.lcore.turn(&mut NoProbe);
+    assert!(matches!(answer.try_recv(), Ok(Reply::Done)));
 }
 
 fn data_flows(pair: &mut Pair, from_mapped: usize, to_mapped: usize) {

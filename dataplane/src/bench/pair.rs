@@ -120,6 +120,11 @@ impl Pair {
         })
     }
 
+    /// Where the lcore takes requests from.
+    pub fn mailbox(&self) -> &Mailbox {
+        &self.mailbox
+    }
+
     /// Two more programs with a connected QP each.
     ///
     /// # Errors

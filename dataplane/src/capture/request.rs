@@ -3,6 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::impair::Spec;
+
 /// What to record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Start {
@@ -18,6 +20,9 @@ pub struct Start {
     pub buffer: u64,
     /// Keep the last packets only, this many, until a QP fails.
     pub last: Option<u32>,
+    /// Conditions on packets: the keys of [`crate::impair::MatchArgs`].
+    #[serde(default)]
+    pub filter: Spec,
 }
 
 /// A request. A connection has one capture at most.
@@ -91,4 +96,13 @@ pub struct Counts {
     pub accepted: u64,
     /// Of those, the ones lost since the reader was too slow.
     pub lost: u64,
+}
+
+/// What became of frames that were to be replayed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Injected {
+    /// Frames that the NIC took, from the first on.
+    pub taken: u32,
+    /// Frames that it has taken and not looked at yet.
+    pub waiting: u32,
 }

@@ -17,11 +17,13 @@ use signal_hook::flag;
 
 use super::CliError;
 use super::wait::seconds;
+use crate::capture::filter::Filter;
 use crate::capture::pcapng::Writer;
 use crate::capture::record::decode;
 use crate::capture::request::{Capture, Counts, FailedQp, Start, Started, Status, Stopped};
 use crate::control::client::{Client, ClientError};
 use crate::daemon::DaemonError;
+use crate::impair::MatchArgs;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -30,6 +32,8 @@ Examples:
   roceline capture -w - | tshark -r -                     # look at packets as they come
   roceline capture -w - | wireshark -k -i -
   roceline capture -w heads.pcapng --snaplen 96           # headers are enough
+  roceline capture -w naks.pcapng --class nak             # conditions as those of `roceline impair`
+  roceline capture -w qp.pcapng --qpn 0x11 --psn 100..200
   roceline capture -w crash.pcapng --last 10000           # wait for a queue pair to fail, keep what led to it
 
 Sent packets are recorded after their impairments, as the wire gets them; received ones as they
@@ -79,6 +83,9 @@ pub(super) struct Args {
     /// interrupted, and end
     #[arg(long, value_name = "N", conflicts_with = "count", value_parser = clap::value_parser!(u32).range(1..))]
     last: Option<u32>,
+
+    #[command(flatten)]
+    matching: MatchArgs,
 }
 
 pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
@@ -86,6 +93,8 @@ pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
         what: "signal handlers",
         source,
     })?;
+    // What is wrong with a condition is said before anything else is tried.
+    Filter::new(&args.matching.spec(), 1)?;
     let client = Client::connect(socket)?;
     let started: Started = client.capture(&Capture::Start(Start {
         nics: args.nic.clone(),
@@ -94,6 +103,7 @@ pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
         snaplen: args.snaplen,
         buffer: args.buffer << 20,
         last: args.last,
+        filter: args.matching.spec(),
     }))?;
     let names: Vec<&str> = started.interfaces.iter().map(|i| i.name.as_str()).collect();
     eprintln!("capturing {}; interrupt to end", names.join(", "));
@@ -283,6 +293,7 @@ mod tests {
         assert!(parse(&["-w", "-", "--tx", "--rx"]).is_err());
         assert!(parse(&["-w", "-", "--last", "3", "--count", "3"]).is_err());
         assert!(parse(&["-w", "-", "--count", "0"]).is_err());
+        assert!(parse(&["-w", "-", "--class", "nak", "--qpn", "7"]).is_ok());
         let args = parse(&[
             "-w",
             "x",

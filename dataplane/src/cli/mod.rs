@@ -12,6 +12,7 @@ mod elf;
 mod impair;
 mod nic;
 mod post_mortem;
+mod replay;
 mod run;
 mod shim;
 mod show;
@@ -78,7 +79,8 @@ enum Command {
     Show(show::Args),
     Stat(stat::Args),
     Impair(impair::Args),
-    Capture(capture::Args),
+    Capture(Box<capture::Args>),
+    Replay(Box<replay::Args>),
     Doctor(doctor::Args),
 }
 
@@ -111,6 +113,8 @@ enum CliError {
     NoRecord(String),
     #[error("stdout: {0}")]
     Output(#[from] io::Error),
+    #[error(transparent)]
+    Replay(#[from] replay::ReplayError),
     #[error("{path}: {source}", path = path.display())]
     File { path: PathBuf, source: io::Error },
     #[error("{0} of the checks failed; each says how to mend it")]
@@ -153,7 +157,8 @@ fn dispatch(command: Command, socket: Option<PathBuf>, verbosity: u8) -> Result<
         Command::Show(args) => show::run(args, &socket),
         Command::Stat(args) => stat::run(args, &socket),
         Command::Impair(args) => impair::run(args, &socket),
-        Command::Capture(args) => capture::run(args, &socket),
+        Command::Capture(args) => capture::run(*args, &socket),
+        Command::Replay(args) => replay::run(*args, &socket),
         Command::Doctor(args) => doctor::run(args, &socket),
     }
 }
@@ -178,7 +183,7 @@ mod tests {
         assert_eq!(
             names,
             [
-                "nic", "wait", "run", "show", "stat", "impair", "capture", "doctor"
+                "nic", "wait", "run", "show", "stat", "impair", "capture", "replay", "doctor"
             ]
         );
     }

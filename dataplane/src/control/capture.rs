@@ -14,6 +14,7 @@ use serde::Serialize;
 use super::error::CommandError;
 use super::server::Shared;
 use crate::capture::chunks::{self, Drainer};
+use crate::capture::filter::Filter;
 use crate::capture::last::LastPackets;
 use crate::capture::request::{
     Capture, Counts, FailedQp, Interface, Start, Started, Status, Stopped,
@@ -102,12 +103,17 @@ impl Session {
                 MAX_MEMORY >> 20
             )));
         }
+        let filter = || {
+            Filter::new(&start.filter, shared.config.nics.len())
+                .map_err(|error| CommandError::Capture(error.to_string()))
+        };
         let clock = Clock::start();
         let mut session = Session {
             parts: Vec::new(),
             interfaces,
         };
         for (nic, nics) in by_owner(shared, &session.interfaces) {
+            let filter = filter()?;
             let state = Arc::new(TapState::default());
             let (store, drainer) = match start.last {
                 Some(count) => {
@@ -126,6 +132,7 @@ impl Session {
                 inbound: start.inbound,
                 outbound: start.outbound,
                 snaplen,
+                filter,
                 store,
                 clock,
                 state: Arc::clone(&state),

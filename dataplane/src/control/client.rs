@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 
 use super::query::{Device, DevicesReply, Lcore, LcoresReply, Query};
 use super::seqpacket;
-use crate::capture::request::Capture;
+use crate::capture::request::{Capture, Injected};
 
 /// The daemon itself gives an lcore 30 s.
 const TIMEOUT: Duration = Duration::from_secs(35);
@@ -124,6 +124,16 @@ impl Client {
     /// The next records of the capture.
     pub fn records(&self) -> Result<Vec<u8>, ClientError> {
         self.exchange(Kind::Capture, &to_json(&Capture::Next)?)
+    }
+
+    /// Hands frames to the NIC with this index, which receives as many as it has room for.
+    pub fn inject(&self, nic: u32, frames: &[Vec<u8>]) -> Result<Injected, ClientError> {
+        let mut payload = nic.to_ne_bytes().to_vec();
+        for frame in frames {
+            payload.extend((frame.len() as u32).to_ne_bytes());
+            payload.extend(frame);
+        }
+        from_json(&self.exchange(Kind::Inject, &payload)?)
     }
 
     fn exchange(&self, kind: Kind, question: &[u8]) -> Result<Vec<u8>, ClientError> {

@@ -20,6 +20,7 @@ pub mod counter_files;
 pub mod counters;
 mod error;
 pub mod impair;
+mod inject;
 pub mod limits;
 pub mod post_mortem;
 mod program_memory;

@@ -253,6 +253,7 @@ fn name(command: &Command) -> &'static str {
         Command::AddTap(_) => "AddTap",
         Command::RemoveTap(_) => "RemoveTap",
         Command::Fatal => "Fatal",
+        Command::Inject { .. } => "Inject",
     }
 }
 

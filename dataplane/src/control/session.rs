@@ -15,7 +15,7 @@ use super::context::{Context, Opened};
 use super::error::CommandError;
 use super::seqpacket::{self, Peer};
 use super::server::Shared;
-use super::{capture, query, uverbs};
+use super::{capture, inject, query, uverbs};
 
 const HEADER: usize = size_of::<RequestHeader>();
 
@@ -150,6 +150,14 @@ impl Session<'_> {
                     ..Default::default()
                 })
             }
+            Some(Kind::Inject) => {
+                self.operator("replay packets")?;
+                let payload = inject::answer(self.shared, payload)?;
+                Ok(Response {
+                    payload,
+                    ..Default::default()
+                })
+            }
             None => Err(CommandError::Message("unknown kind of request")),
         }
     }
@@ -259,6 +267,7 @@ impl Session<'_> {
             Some(Kind::CloseChannel) => "close channel",
             Some(Kind::MemoryFile | Kind::Memory | Kind::Reach) => "memory",
             Some(Kind::Capture) => "capture",
+            Some(Kind::Inject) => "replay",
             None => "unknown",
         };
         let text = error.to_string();

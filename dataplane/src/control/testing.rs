@@ -196,6 +196,10 @@ impl State {
                 self.taps.push(*tap);
                 Reply::Done
             }
+            Command::Inject { frames, .. } => Reply::Injected {
+                taken: frames.len() as u32,
+                waiting: 0,
+            },
             Command::RemoveTap(id) => match self.taps.iter().position(|tap| tap.id == id) {
                 Some(at) => Reply::Tap(Box::new(self.taps.remove(at))),
                 None => Reply::Failed {

@@ -18,6 +18,7 @@ use super::doorbell::Doorbells;
 use super::drain::drain;
 use super::events::EventWriter;
 use super::impair;
+use super::inject;
 use super::message::{Command, EventPipe, NewContext, QueueLoc, Reply, Request};
 use super::nic::{Nic, Shared};
 use super::post_mortems::post_mortems;
@@ -60,6 +61,7 @@ pub fn serve(lcore: &mut Lcore, request: Request, now: Nanos) {
             fatal(lcore);
             Ok(Reply::Done)
         }
+        Command::Inject { nic, frames } => inject::serve(lcore, nic, &frames),
         command => match lcore.ids.get(&context).copied() {
             None => failed(libc::EIO, format!("context {} does not exist", context.0)),
             Some(key) => {
@@ -209,7 +211,8 @@ fn in_context(
         | Command::PostMortems
         | Command::AddTap(_)
         | Command::RemoveTap(_)
-        | Command::Fatal => failed(libc::EINVAL, "command out of place"),
+        | Command::Fatal
+        | Command::Inject { .. } => failed(libc::EINVAL, "command out of place"),
     }
 }
 

@@ -170,7 +170,12 @@ impl Lcore {
 fn sleep(lcore: &mut Lcore, now: Nanos) {
     let mut longest = LONGEST;
     for nic in &lcore.nics {
-        if !nic.tx.is_empty() || !nic.tx_burst.is_empty() || nic.more_due || nic.impair.has_work() {
+        if !nic.tx.is_empty()
+            || !nic.tx_burst.is_empty()
+            || nic.more_due
+            || nic.impair.has_work()
+            || !nic.injected.is_empty()
+        {
             std::thread::yield_now();
             return;
         }

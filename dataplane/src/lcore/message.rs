@@ -170,6 +170,13 @@ pub enum Command {
     RemoveTap(TapId),
     /// The devices end: flush all that is posted and say so to every program. No context needed. -> `Done`
     Fatal,
+    /// Let a NIC receive frames. No context needed. -> `Injected`
+    Inject {
+        /// Its index.
+        nic: u32,
+        /// From their Ethernet headers on.
+        frames: Vec<Box<[u8]>>,
+    },
 }
 
 /// What to do about rules.
@@ -262,6 +269,13 @@ pub enum Reply {
     PostMortems(Vec<PostMortemReport>),
     /// The tap that was removed.
     Tap(Box<Tap>),
+    /// Frames that a NIC is to receive.
+    Injected {
+        /// How many it took, from the first on.
+        taken: u32,
+        /// How many it has not looked at yet.
+        waiting: u32,
+    },
 }
 
 /// A command with its way back.

@@ -12,6 +12,7 @@ mod drain;
 mod events;
 mod idle;
 mod impair;
+mod inject;
 mod mailbox;
 pub mod message;
 mod nic;

@@ -35,6 +35,8 @@ pub struct Nic {
     pub mrs: Vec<Option<Mr>>,
     /// Packets to itself.
     pub loopback: VecDeque<Mbuf>,
+    /// Packets of a replay.
+    pub injected: VecDeque<Mbuf>,
     /// Finished packets that the port has not taken yet.
     pub tx: VecDeque<Mbuf>,
     /// The burst being handed to the port.
@@ -101,6 +103,7 @@ impl Nic {
             port,
             mrs,
             loopback: VecDeque::with_capacity(LOOPBACK_LIMIT + RX_BURST),
+            injected: VecDeque::new(),
             tx: VecDeque::with_capacity(TX_LIMIT + RX_BURST),
             tx_burst: Burst::new(),
             rx_burst: Burst::new(),

@@ -40,10 +40,20 @@ pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
             break;
         }
     }
+    let own = nic.rx_burst.len() - from_port;
+    while nic.rx_burst.len() < RX_BURST {
+        let Some(mbuf) = nic.injected.pop_front() else {
+            break;
+        };
+        if let Err(mbuf) = nic.rx_burst.push(mbuf) {
+            nic.injected.push_front(mbuf);
+            break;
+        }
+    }
     if nic.tapped && !nic.rx_burst.is_empty() {
         let index = nic.info.index as usize;
         // What a NIC sends to itself passes no port: it is seen to leave and to arrive here.
-        let looped = nic.rx_burst.iter().skip(from_port);
+        let looped = nic.rx_burst.iter().skip(from_port).take(own);
         sent(&mut shared.taps, index, looped, nic.impair.sending);
         if !nic.impair.receiving {
             let all = nic.rx_burst.iter().map(|mbuf| (mbuf.data(), &[][..]));

@@ -17,6 +17,7 @@ use super::message::Reply;
 use super::nic::Nic;
 use crate::capture::Record;
 use crate::capture::chunks::Filler;
+use crate::capture::filter::Filter;
 use crate::capture::last::LastPackets;
 use crate::capture::request::Counts;
 
@@ -95,6 +96,8 @@ pub struct Tap {
     pub outbound: bool,
     /// Bytes of a frame that are kept.
     pub snaplen: usize,
+    /// Which packets; none: all.
+    pub filter: Option<Filter>,
     /// Where records go.
     pub store: Store,
     /// By NIC index.
@@ -117,6 +120,11 @@ impl Tap {
             return;
         };
         counts.seen += 1;
+        if let Some(filter) = &mut self.filter {
+            if !filter.accepts(nic, outbound, frame) {
+                return;
+            }
+        }
         counts.accepted += 1;
         let record = Record {
             stamp: self.clock.at(now),
@@ -254,6 +262,7 @@ mod tests {
             inbound: true,
             outbound: true,
             snaplen: 8,
+            filter: None,
             store,
             counts: [Counts::default(); 2].into(),
             clock: Clock::start(),
@@ -304,6 +313,25 @@ mod tests {
         );
         assert_eq!(removed.counts[0], Counts::default());
         assert!(taps.remove(TapId(1)).is_none());
+    }
+
+    #[test]
+    fn a_filter_chooses_and_the_counts_say_so() {
+        let mut taps = Taps::new();
+        let (filler, mut drainer) = stream(1);
+        let mut chosen = tap(1, Store::Stream(filler));
+        let args = crate::impair::MatchArgs {
+            length: Some("5".into()),
+            ..Default::default()
+        };
+        chosen.filter = Filter::new(&args.spec(), 2).unwrap();
+        taps.add(chosen).unwrap();
+        for len in 1..9 {
+            taps.record(1, false, [(&[3u8; 9][..len], &[][..])].into_iter());
+        }
+        let counts = taps.remove(TapId(1)).unwrap().counts[1];
+        assert_eq!((counts.seen, counts.accepted, counts.lost), (8, 1, 0));
+        assert_eq!(frames(&mut drainer), [(false, 5, vec![3; 5])]);
     }
 
     #[test]

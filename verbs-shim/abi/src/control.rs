@@ -32,6 +32,8 @@
 //!   but the last have [`MORE`] in `flags`.
 //! * `Capture`: payload is a JSON text; reply payload is a JSON text, or records of captured packets, in several
 //!   packets as above. The connection may have one capture, which ends with it.
+//! * `Inject`: payload is the index of a NIC (u32), then frames, each behind its length (u32): the NIC receives them.
+//!   Reply payload is a JSON text.
 
 /// "RCL1": first word of every message.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"RCL1");
@@ -68,6 +70,8 @@ pub enum Kind {
     Reach = 7,
     /// A request of `roceline capture`.
     Capture = 8,
+    /// Packets of `roceline replay`.
+    Inject = 9,
 }
 
 impl Kind {
@@ -82,6 +86,7 @@ impl Kind {
             6 => Some(Kind::Memory),
             7 => Some(Kind::Reach),
             8 => Some(Kind::Capture),
+            9 => Some(Kind::Inject),
             _ => None,
         }
     }

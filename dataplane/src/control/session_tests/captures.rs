@@ -12,6 +12,7 @@ fn start(snaplen: u32, last: Option<u32>) -> Capture {
         snaplen,
         buffer: 1,
         last,
+        filter: Default::default(),
     })
 }
 

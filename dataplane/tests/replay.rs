@@ -1,0 +1,248 @@
+//! `roceline replay` with the distribution's programs: what a NIC is given again it treats as what it is, and the
+//! programs notice nothing.
+
+mod support;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use pcap_file::pcapng::{Block, PcapNgReader, PcapNgWriter};
+use serde_json::Value;
+use support::daemon::Daemon;
+use support::process::Process;
+use support::{PATIENCE, alone, free_port, listening, wait_for};
+
+/// A pingpong that goes on until it is dropped; its messages are of one packet.
+struct Traffic {
+    server: Process,
+    client: Process,
+}
+
+impl Traffic {
+    #[track_caller]
+    fn start(daemon: &Daemon) -> Traffic {
+        let port = free_port().to_string();
+        let common = ["-g", "0", "-c", "-s", "64", "-n", "1000000000", "-p", &port];
+        let own = [&common[..], &["-d", "roce0"]].concat();
+        let server = daemon.start_program("server", "ibv_rc_pingpong", &own);
+        wait_for("listening server", PATIENCE, || {
+            listening(port.parse().expect("a number"))
+        });
+        let own = [&common[..], &["-d", "roce1", "127.0.0.1"]].concat();
+        let client = daemon.start_program("client", "ibv_rc_pingpong", &own);
+        let traffic = Traffic { server, client };
+        traffic.expect_progress(daemon);
+        traffic
+    }
+
+    /// Stops the programs; their queue pairs stay. Returns once their NICs have nothing more to say to each other.
+    #[track_caller]
+    fn pause(&self, daemon: &Daemon) {
+        for process in [&self.server, &self.client] {
+            process.signal(libc::SIGSTOP);
+        }
+        // A NIC that waits for an acknowledgement sends again after 67 ms (timeout 14), or four times that at most.
+        const QUIET: Duration = Duration::from_millis(500);
+        let packets = || daemon.json(&["stat"])["devices"].to_string();
+        let (mut last, mut since) = (packets(), Instant::now());
+        wait_for("quiet NICs", PATIENCE, || {
+            let now = packets();
+            if now != last {
+                (last, since) = (now, Instant::now());
+            }
+            since.elapsed() > QUIET
+        });
+    }
+
+    fn resume(&self) {
+        for process in [&self.server, &self.client] {
+            process.signal(libc::SIGCONT);
+        }
+    }
+
+    #[track_caller]
+    fn expect_progress(&self, daemon: &Daemon) {
+        let packets = || {
+            let stat = daemon.json(&["stat"]);
+            stat["devices"][0]["counters"]["port_rcv_packets"]
+                .as_u64()
+                .expect("a number")
+        };
+        let before = packets();
+        wait_for("traffic", PATIENCE, || packets() > before + 200);
+    }
+}
+
+#[track_caller]
+fn capture(daemon: &Daemon, name: &str, arguments: &[&str]) -> PathBuf {
+    let file = daemon.dir().join(name);
+    let all = [&["capture", "-w", file.to_str().expect("UTF-8")], arguments].concat();
+    daemon.roceline("capture", &all).expect_ok();
+    file
+}
+
+#[track_caller]
+fn replay(daemon: &Daemon, file: &Path, arguments: &[&str]) -> Value {
+    let all = [&["replay", "-r", file.to_str().expect("UTF-8")], arguments].concat();
+    daemon.json(&all)
+}
+
+/// The same file with a bit of each packet's last byte in front of the ICRC turned over.
+fn spoiled(file: &Path) -> PathBuf {
+    let mut reader = PcapNgReader::new(File::open(file).unwrap()).unwrap();
+    let path = file.with_extension("spoiled.pcapng");
+    let section = reader.section().clone();
+    let out = File::create(&path).unwrap();
+    let mut writer = PcapNgWriter::with_section_header(out, section).unwrap();
+    while let Some(block) = reader.next_block() {
+        let mut block = block.unwrap().into_owned();
+        if let Block::EnhancedPacket(packet) = &mut block {
+            let data = packet.data.to_mut();
+            let at = data.len() - 5;
+            data[at] ^= 1;
+        }
+        writer.write_block(&block).unwrap();
+    }
+    path
+}
+
+#[test]
+fn requests_that_come_again_are_duplicates_and_change_nothing() {
+    let _alone = alone();
+    let daemon = Daemon::pair();
+    let mut traffic = Traffic::start(&daemon);
+    let choice = ["--nic", "roce1", "--rx", "--class", "send", "--count", "20"];
+    let file = capture(&daemon, "sends.pcapng", &choice);
+    let to_roce1 = ["--nic", "roce1", "--speed", "max"];
+    traffic.pause(&daemon);
+
+    let outcome = replay(&daemon, &file, &to_roce1);
+    assert_eq!(
+        (&outcome["read"], &outcome["sent"]),
+        (&20.into(), &20.into())
+    );
+    assert_eq!(outcome["counters"]["duplicate_request"], 20, "{outcome}");
+
+    // The other pace, fewer of them, and by a condition.
+    let outcome = replay(
+        &daemon,
+        &file,
+        &["--nic", "roce1", "--count", "7", "--speed", "x100"],
+    );
+    assert_eq!(
+        (&outcome["sent"], &outcome["counters"]["duplicate_request"]),
+        (&7.into(), &7.into())
+    );
+    let outcome = replay(&daemon, &file, &["--nic", "roce1", "--class", "ack"]);
+    assert_eq!(
+        (&outcome["left_out"], &outcome["sent"]),
+        (&20.into(), &0.into())
+    );
+    let outcome = replay(&daemon, &file, &["--nic", "roce1", "--direction", "sent"]);
+    assert_eq!(outcome["sent"], 0);
+
+    // A wrong ICRC is not mended.
+    let outcome = replay(&daemon, &spoiled(&file), &to_roce1);
+    assert_eq!(outcome["counters"]["rx_icrc_encapsulated"], 20, "{outcome}");
+    assert!(
+        outcome["counters"]["duplicate_request"].is_null(),
+        "{outcome}"
+    );
+
+    // They are not roce0's: neither its address nor its QP.
+    let wrong = ["--nic", "roce0", "--speed", "max", "--direction", "any"];
+    let outcome = replay(&daemon, &file, &wrong);
+    assert_eq!(outcome["counters"]["rx_not_ours"], 20, "{outcome}");
+
+    // With other names they are, but come from nobody whom its QP knows.
+    let names = ["--map-ip", "10.77.0.2=10.77.0.1"];
+    let outcome = replay(&daemon, &file, &[&wrong[..], &names].concat());
+    assert_eq!(outcome["changed"], 20);
+    assert!(outcome["counters"]["rx_not_ours"].is_null(), "{outcome}");
+    assert!(
+        outcome["counters"]["rx_icrc_encapsulated"].is_null(),
+        "sealed anew: {outcome}"
+    );
+
+    traffic.resume();
+    traffic.expect_progress(&daemon);
+    assert!(traffic.client.is_running());
+}
+
+#[test]
+fn a_replay_is_seen_by_captures_and_impairments() {
+    let _alone = alone();
+    let daemon = Daemon::pair();
+    let traffic = Traffic::start(&daemon);
+    let choice = ["--nic", "roce1", "--rx", "--count", "10"];
+    let file = capture(&daemon, "ten.pcapng", &choice);
+    drop(traffic);
+    daemon.expect_empty();
+    let rule = [
+        "impair", "add", "--nic", "roce1", "--rx", "--drop", "--skip", "4",
+    ];
+    daemon.roceline("rule", &rule).expect_ok();
+    let again = daemon.dir().join("again.pcapng");
+    let arguments = [
+        "capture",
+        "-w",
+        again.to_str().expect("UTF-8"),
+        "--count",
+        "10",
+    ];
+    let mut command = std::process::Command::new(support::roceline());
+    command.args(arguments).arg("--socket").arg(daemon.socket());
+    let process = Process::start(daemon.dir(), "again", &mut command);
+    wait_for("running capture", PATIENCE, || {
+        process.output().1.contains("capturing")
+    });
+    let outcome = replay(&daemon, &file, &["--nic", "roce1", "--speed", "max"]);
+    assert_eq!(outcome["sent"], 10);
+    assert_eq!(
+        outcome["counters"]["port_rcv_packets"], 4,
+        "the rule drops the others: {outcome}"
+    );
+    process.finish(PATIENCE).expect_ok();
+    let packets = |path: &Path| {
+        let mut reader = PcapNgReader::new(File::open(path).unwrap()).unwrap();
+        let mut all = Vec::new();
+        while let Some(block) = reader.next_block() {
+            if let Block::EnhancedPacket(packet) = block.unwrap() {
+                all.push(packet.data.into_owned());
+            }
+        }
+        all
+    };
+    assert_eq!(packets(&again), packets(&file));
+}
+
+#[test]
+fn what_cannot_be_replayed_is_told() {
+    let _alone = alone();
+    let daemon = Daemon::pair();
+    let traffic = Traffic::start(&daemon);
+    let file = capture(&daemon, "whole.pcapng", &["--count", "5"]);
+    let cut = capture(&daemon, "cut.pcapng", &["--count", "5", "--snaplen", "64"]);
+    drop(traffic);
+    let (file, cut) = (file.to_str().expect("UTF-8"), cut.to_str().expect("UTF-8"));
+    let config = daemon.dir().join("config.toml");
+    for (arguments, reason) in [
+        (&["-r", file][..], "name one of roce0, roce1 with --nic"),
+        (&["-r", file, "--nic", "mlx5_0"], "there is no NIC mlx5_0"),
+        (&["-r", cut, "--nic", "roce0"], "capture without --snaplen"),
+        (
+            &["-r", config.to_str().expect("UTF-8"), "--nic", "roce0"],
+            "neither pcap nor pcapng",
+        ),
+        (&["-r", "/no/such/file", "--nic", "roce0"], "No such file"),
+        (
+            &["-r", file, "--nic", "roce0", "--class", "midle"],
+            "middle",
+        ),
+    ] {
+        let ended = daemon.roceline("refused", &[&["replay"], arguments].concat());
+        assert_eq!(ended.status.code(), Some(1), "{}", ended.report());
+        assert!(ended.stderr.contains(reason), "{}", ended.report());
+    }
+}
