@@ -97,6 +97,34 @@ fn a_read_response_is_lost_by_its_message_number() {
     assert_eq!((c.implied_nak_seq_err, c.local_ack_timeout_err), (1, 0));
 }
 
+/// A SEND sent again is acknowledged with the newest PSN, before the READ between them was answered again: to the
+/// requester that READ is missed too. So each READ behind the lost response costs a round.
+#[test]
+fn a_lost_response_costs_a_round_for_each_read_between_sends() {
+    for pairs in [1, 4, 16] {
+        let mut b = Bench::with_attr(QpAttr {
+            max_rd_atomic: 16,
+            max_dest_rd_atomic: 16,
+            ..default_attr()
+        });
+        let first = message(1, &[Class::ReadResponse]);
+        b.rule(1, first, once(0), Action::Drop);
+        for _ in 0..pairs {
+            b.receive(10);
+            b.post(Read, 10);
+            b.post(Send, 10);
+        }
+        b.run();
+        assert!(b.done(0).iter().all(|d| d.1 == Success));
+        let c = *b.node(0).engine.counters();
+        assert_eq!(c.implied_nak_seq_err, pairs);
+        assert_eq!(c.local_ack_timeout_err, 0);
+        // All 2n, then those from the missed READ on: two less each time.
+        let requests = b.sent(0).len() as u64;
+        assert_eq!(requests, 2 * pairs + pairs * (pairs + 1));
+    }
+}
+
 #[test]
 fn a_link_that_loses_every_ack_uses_the_retries_up() {
     let mut b = Bench::new();
