@@ -192,8 +192,8 @@ impl Spec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::impair::RuleArgs;
     use crate::impair::effects::OVERTAKEN_WITHIN;
+    use crate::impair::{RuleArgs, Text};
     use roceline_engine::Nanos;
     use roceline_engine::fabric::impair::{
         Change, Delay, Field, FieldChange, Probability, Region, Reorder, Where,
@@ -388,5 +388,20 @@ mod tests {
             let error = rule(text).unwrap_err();
             assert!(error.contains(said), "{text}: {error}");
         }
+    }
+
+    /// Whoever may open the control socket may send anything.
+    #[test]
+    fn no_text_is_too_strange() {
+        use proptest::prelude::*;
+        let value = "[-a-z0-9.,:=+^%/ µ…]{0,12}|(list|normal|pareto|payload|p|psn)[:=.+][0-9.,us%=pr]{0,20}|[0-9]{1,40}(us|%|Gb/s)?";
+        let pair = (proptest::sample::select(KEYS), value);
+        let rules = proptest::collection::vec(pair, 0..6);
+        proptest!(|(pairs in rules)| {
+            let pairs = pairs.into_iter().map(|(key, value)| (key.to_string(), Text(value)));
+            let spec = Spec::new(pairs);
+            // An error or a rule: either is an answer, and both can be printed.
+            let _ = format!("{spec} {:?}", spec.compile(1));
+        });
     }
 }
