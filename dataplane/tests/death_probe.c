@@ -4,6 +4,7 @@
  *   poll    polls for completions
  *   event   sleeps in ibv_get_cq_event and ibv_get_async_event
  *   cut     as poll, where nobody is left who could tell of the end otherwise
+ *   closed  as cut, and the program brings it about itself: it closes the shim's descriptors behind the shim's back
  *
  * With "again" behind it the program then opens the devices anew and transfers a message. */
 #include "../../verbs-shim/tests/verbs_end.h"
@@ -13,6 +14,8 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 enum { SENDS = 12, RECVS = 5, RECV_ID = 100 };
 
@@ -76,10 +79,11 @@ int main(int argc, char **argv)
 {
 	struct end ends[2];
 	const char *mode = argc > 1 ? argv[1] : "";
-	bool event = !strcmp(mode, "event"), cut = !strcmp(mode, "cut");
+	bool event = !strcmp(mode, "event"), closed = !strcmp(mode, "closed");
+	bool cut = closed || !strcmp(mode, "cut");
 	pthread_t waiting[2];
 
-	check(event || cut || !strcmp(mode, "poll"), "poll, event or cut");
+	check(event || cut || !strcmp(mode, "poll"), "poll, event, cut or closed");
 	connect_pair(ends, patient);
 	if (event) {
 		for (int i = 0; i < 2; i++) {
@@ -92,6 +96,8 @@ int main(int argc, char **argv)
 	/* The other side posts no receive: they stay outstanding. */
 	post_some(&ends[0], 1, SENDS);
 	say("posted");
+	if (closed)
+		check(syscall(SYS_close_range, 100U, ~0U, 0U) == 0, "close_range: %s", strerror(errno));
 	if (event) {
 		take_event(&ends[0]);
 		/* It has nothing posted, and wakes all the same. */

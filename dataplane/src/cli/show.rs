@@ -11,7 +11,7 @@ use super::post_mortem::{self, Which};
 use super::table::Table;
 use crate::control::client::{Client, ClientError};
 use crate::control::post_mortem::PostMortemsReply;
-use crate::control::query::{DevicesReply, MrsReply, PortsReply, QpsReply, Query};
+use crate::control::query::{DevicesReply, MrsReply, PortsReply, QpsReply, Query, VersionReply};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -71,7 +71,12 @@ pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
         return Ok(write_json(&mut out, &answer)?);
     }
     match what {
-        What::Devices => devices(&mut out, &decode(answer)?)?,
+        What::Devices => {
+            devices(&mut out, &decode(answer)?)?;
+            if let Some(what) = client.ask::<VersionReply>(&Query::Version)?.restarted() {
+                writeln!(out, "\n{what}")?;
+            }
+        }
         What::Qps => qps(&mut out, &decode(answer)?)?,
         What::Mrs => mrs(&mut out, &decode(answer)?)?,
         What::Ports => ports(&mut out, &decode(answer)?)?,

@@ -97,6 +97,22 @@ pub struct VersionReply {
     pub last_end: Option<String>,
 }
 
+impl VersionReply {
+    /// A sentence about processes that died; none if there were none.
+    pub fn restarted(&self) -> Option<String> {
+        let times = match self.restarts {
+            0 => return None,
+            1 => "once".into(),
+            n => format!("{n} times"),
+        };
+        let how = self.last_end.as_deref().unwrap_or("unknown");
+        Some(format!(
+            "the daemon's process died and was started again {times} (last end: {how}); devices that were open then are \
+             lost, new opens work; the daemon's log says more"
+        ))
+    }
+}
+
 /// Answer to [`Query::Devices`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DevicesReply {

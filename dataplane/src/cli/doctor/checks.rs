@@ -94,16 +94,6 @@ fn hugepages(root: &Path) -> Finding {
     Finding::ok("hugepages", free.join(", "))
 }
 
-/// A process that died is nothing to be mended, but something to know.
-fn restarted(restarts: u32, version: &VersionReply) -> String {
-    format!(
-        "its process died and was started again {restarts} time{} (last end: {}); devices that were open then are lost, \
-         new opens work; the daemon's log says more",
-        if restarts == 1 { "" } else { "s" },
-        version.last_end.as_deref().unwrap_or("unknown")
-    )
-}
-
 fn daemon_reachable(socket: &Path, daemon: &Result<Daemon, ClientError>) -> Finding {
     const WHAT: &str = "daemon";
     match daemon {
@@ -123,9 +113,10 @@ fn daemon_reachable(socket: &Path, daemon: &Result<Daemon, ClientError>) -> Find
                 devices.join(", ")
             );
             if daemon.version.version == own {
-                match daemon.version.restarts {
-                    0 => Finding::ok(WHAT, found),
-                    restarts => Finding::off(WHAT, found, restarted(restarts, &daemon.version)),
+                match daemon.version.restarted() {
+                    None => Finding::ok(WHAT, found),
+                    // Nothing to be mended, but something to know.
+                    Some(what) => Finding::off(WHAT, found, what),
                 }
             } else {
                 Finding::off(
