@@ -4,7 +4,7 @@
 mod ideal;
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::cell::Cell;
 
 use ideal::Ideal;
 use roceline_engine::fabric::impair::fuzz::{self, Scope};
@@ -17,12 +17,24 @@ use roceline_engine::{AckPolicy, Nanos};
 /// Counts what it passes on.
 struct Counting;
 
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+thread_local! {
+    /// Of this thread: the test harness has one of its own, which allocates when it likes.
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
 
-// SAFETY: all requests go to the system's allocator unchanged.
+fn allocations() -> u64 {
+    ALLOCATIONS.get()
+}
+
+fn count() {
+    // A thread that ends has no counter any more.
+    let _ = ALLOCATIONS.try_with(|n| n.set(n.get() + 1));
+}
+
+// SAFETY: all requests go to the system's allocator unchanged; the counter is const and needs no allocation.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        count();
         // SAFETY: the caller keeps the allocator's contract.
         unsafe { System.alloc(layout) }
     }
@@ -33,7 +45,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        count();
         // SAFETY: the caller keeps the allocator's contract.
         unsafe { System.realloc(ptr, layout, new_size) }
     }
@@ -42,13 +54,12 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-// One test in this file: another thread's allocations would be counted too.
 #[test]
 fn the_datapath_allocates_nothing() {
     rules_allocate_nothing();
     for policy in [AckPolicy::PerMessage, AckPolicy::Coalesced] {
         let mut pair = Ideal::new(Mtu::M1024, policy);
-        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        let before = allocations();
         let mut posted = 0;
         for round in 0..1000 {
             for op in [
@@ -75,7 +86,7 @@ fn the_datapath_allocates_nothing() {
                 end.engine.advance(now, &mut end.queues, &mut end.out);
             }
         }
-        assert_eq!(ALLOCATIONS.load(Ordering::Relaxed), before);
+        assert_eq!(allocations(), before);
         assert_eq!(pair.completions, posted);
         let retries = pair.ends[0].engine.counters();
         assert!(retries.packet_seq_err + retries.local_ack_timeout_err > 0);
@@ -98,7 +109,7 @@ fn rules_allocate_nothing() {
             .collect();
         let mut set = RuleSet::new();
         let mut bytes = frame.clone();
-        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        let before = allocations();
         while let Some(rule) = rules.pop() {
             assert!(set.add(rule).is_ok());
         }
@@ -113,7 +124,7 @@ fn rules_allocate_nothing() {
             let _ = line.push(7, &verdict.of_copy(), now);
             while line.release(now).is_some() {}
         }
-        assert_eq!(ALLOCATIONS.load(Ordering::Relaxed), before);
+        assert_eq!(allocations(), before);
     }
     assert!(hits > 10_000 && line.overflows() > 0, "{hits}");
 }
