@@ -5,6 +5,7 @@
 mod support;
 
 use std::env;
+use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 use support::daemon::{Daemon, Objects, PAIR};
 use support::process::{Ended, Process};
-use support::{PATIENCE, alone, wait_for};
+use support::{PATIENCE, TempDir, alone, roceline, wait_for};
 
 /// A daemon and the test program.
 struct Bench {
@@ -68,11 +69,11 @@ impl Bench {
 /// Whether this process may hold back the kernel's own writes (`docs/memory.md`), without which threads keep memory from being
 /// mapped.
 fn can_hold() -> bool {
-    let open = std::fs::File::options()
+    let open = fs::File::options()
         .read(true)
         .write(true)
         .open("/dev/userfaultfd");
-    let sysctl = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd");
+    let sysctl = fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd");
     open.is_ok() || sysctl.is_ok_and(|text| text.trim() == "1")
 }
 
@@ -132,6 +133,52 @@ fn a_storm_loses_no_word() {
     }
     if !can_hold() {
         println!("without userfaultfd for kernel faults the memory of threads was not mapped");
+    }
+}
+
+/// As an ordinary user without capabilities: memory of programs with one thread is mapped, threads lose nothing.
+#[test]
+fn no_privilege_is_needed() {
+    let _alone = alone();
+    // SAFETY: no arguments, no effects, cannot fail.
+    if unsafe { libc::geteuid() } != 0 {
+        // Then every other test has shown it already.
+        return;
+    }
+    let bench = Bench::new(PAIR);
+    // Where that user may look: the target directory is often below /root.
+    let place = TempDir::new();
+    let copy = |from: &Path| {
+        let to = place.path().join(from.file_name().expect("a file"));
+        fs::copy(from, &to).expect("the copy fits");
+        to
+    };
+    let program = copy(&roceline());
+    copy(&roceline().with_file_name("libroceline_shim.so"));
+    let check = copy(Path::new(&bench.program));
+    for (options, cases) in [(&[][..], &[][..]), (&["-t", "2"], &["storm"])] {
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--reuid", "65534", "--regid", "65534", "--clear-groups"])
+            .args(["--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"])
+            .arg(&program)
+            .arg("run")
+            .arg("--socket")
+            .arg(bench.daemon.socket())
+            .arg("--")
+            .arg(&check)
+            .args(options)
+            .args(["roce0", "roce1"])
+            .args(cases)
+            .env_remove("ROCELINE_MEMORY");
+        let checked =
+            Process::start(bench.daemon.dir(), "nobody", &mut command).finish(4 * PATIENCE);
+        assert!(
+            checked.ok(),
+            "{cases:?}\n{}{}",
+            checked.report(),
+            bench.daemon.log()
+        );
     }
 }
 

@@ -476,6 +476,17 @@ pub fn has_file_size_limit() -> bool {
     limit.rlim_cur != libc::RLIM_INFINITY
 }
 
+/// The soft limit of the stack's size.
+pub fn stack_limit() -> u64 {
+    let mut limit = libc::rlimit {
+        rlim_cur: 8 << 20,
+        rlim_max: 0,
+    };
+    // SAFETY: `limit` is writable.
+    unsafe { syscall!(SYS_prlimit64, 0, libc::RLIMIT_STACK, 0, &raw mut limit) };
+    limit.rlim_cur
+}
+
 /// Whether pages can be swapped out to disk.
 pub fn has_swap() -> bool {
     // SAFETY: zeroes are a valid struct sysinfo.

@@ -525,6 +525,92 @@ static void case_fork(void)
 	munmap(p, 64 * PAGE);
 }
 
+/* The stack of a thread that forks, registered by another. */
+struct stack {
+	pthread_mutex_t lock;
+	pthread_cond_t moved;
+	int step;		/* 1: the array is there; 2: it is registered; 3: the thread has forked */
+	uint8_t *array;
+};
+
+static void step_to(struct stack *s, int step)
+{
+	pthread_mutex_lock(&s->lock);
+	s->step = step;
+	pthread_cond_broadcast(&s->moved);
+	pthread_mutex_unlock(&s->lock);
+}
+
+static void wait_for(struct stack *s, int step)
+{
+	pthread_mutex_lock(&s->lock);
+	while (s->step < step)
+		pthread_cond_wait(&s->moved, &s->lock);
+	pthread_mutex_unlock(&s->lock);
+}
+
+static void *forker(void *argument)
+{
+	struct stack *s = argument;
+	uint8_t array[5 * PAGE];
+
+	set_memory(array, sizeof array, 17);
+	s->array = array;
+	step_to(s, 1);
+	wait_for(s, 2);
+	pid_t child = fork();
+
+	if (child == 0) {
+		check_memory(array, sizeof array, 17, "a stack in the child");
+		check(!is_shared(array, NULL), "the child shares a stack");
+		set_memory(array, sizeof array, 18);
+		_exit(0);
+	}
+	must_succeed(child, "fork of a thread");
+	check_memory(array, sizeof array, 17, "a stack in the parent");
+	step_to(s, 3);
+	wait_for(s, 4);
+	return NULL;
+}
+
+static void case_thread(void)
+{
+	static struct stack s = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, NULL };
+	pthread_t thread;
+
+	check(pthread_create(&thread, NULL, forker, &s) == 0, "pthread_create");
+	wait_for(&s, 1);
+	struct ibv_mr *mr = must_register(s.array, 5 * PAGE);
+
+	peer_reads(mr, s.array, 5 * PAGE, 17);
+	step_to(&s, 2);
+	wait_for(&s, 3);
+	exchange(mr, s.array + 8, 5 * PAGE - 16, "another thread's stack");
+	must_deregister(mr);
+	step_to(&s, 4);
+	pthread_join(thread, NULL);
+	s.step = 0;
+}
+
+/* Memory that is unmapped and mapped anew while its region lives is the program's to advise. */
+static void case_renewed(void)
+{
+	uint8_t *p = pages(4);
+	struct ibv_mr *mr = must_register(p, 4 * PAGE);
+
+	set_memory(p, 4 * PAGE, 19);
+	check(mmap(p + PAGE, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == p + PAGE, "mmap");
+	set_memory(p + PAGE, PAGE, 20);
+	check(madvise(p + PAGE, 3 * PAGE, MADV_DONTNEED) == 0, "MADV_DONTNEED: %s", strerror(errno));
+	for (int i = PAGE; i < 4 * PAGE; i++)
+		check(p[i] == 0, "byte %d after MADV_DONTNEED is %02x", i, p[i]);
+	check_memory(p, PAGE, 19, "beside it");
+	set_memory(p + PAGE, PAGE, 21);
+	check(madvise(p, 4 * PAGE, MADV_FREE) == 0, "MADV_FREE: %s", strerror(errno));
+	must_deregister(mr);
+	munmap(p, 4 * PAGE);
+}
+
 static void case_exec(void)
 {
 	uint8_t *p = pages(16);
@@ -814,7 +900,7 @@ static const struct test {
 	{ "advice", case_advice, false }, { "unmapped", case_unmapped, false }, { "moved", case_moved, false },
 	{ "protection", case_protection, false }, { "stack", case_stack, false }, { "program", case_program, false },
 	{ "objects", case_objects, false }, { "mixed", case_mixed, false }, { "truncated", case_truncated, false },
-	{ "fork", case_fork, false }, { "exec", case_exec, false }, { "ring", case_ring, false },
+	{ "fork", case_fork, false }, { "exec", case_exec, false }, { "thread", case_thread, false }, { "renewed", case_renewed, false }, { "ring", case_ring, false },
 	{ "traffic", case_traffic, false }, { "storm", case_storm, true }, { "hold", case_hold, true },
 	{ "cost", case_cost, true },
 };

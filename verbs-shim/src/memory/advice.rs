@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use super::spans::Span;
 use super::swap::PAGE;
-use super::{ANY, State, lock, object};
+use super::{ANY, State, is_ours, lock, object};
 use crate::sys;
 
 /// What is to happen with advice for memory.
@@ -57,29 +57,43 @@ pub fn advise(start: usize, len: usize, advice: c_int) -> Advice {
 }
 
 impl State {
-    /// Advice that gives pages back, on a range of which a part is shared: private memory reads as zeroes after it.
+    /// Advice that gives pages back, on a range of which a part may be shared: private memory reads as zeroes after it.
     fn discard(&mut self, span: Span, advice: c_int) -> Advice {
-        if advice == libc::MADV_REMOVE {
-            return Advice::Answer(libc::EINVAL); // as for private memory
-        }
-        let Some((fd, _)) = object::get() else {
+        let Some((fd, identity)) = object::get() else {
             return Advice::Pass;
         };
-        let mut rest = span;
-        while let Some(shared) = self.swapped.first_in(rest) {
-            // The kernel may free such pages at any time, or never.
-            if advice == libc::MADV_DONTNEED {
-                sys::punch_hole(fd, shared.start as u64, shared.len());
-            }
-            rest.start = shared.end;
+        // What was shared once may be mapped anew by now.
+        if !self.collect(|vma| is_ours(vma, identity) && vma.span.common(span).is_some())
+            || self.vmas.as_slice().is_empty()
+        {
+            return Advice::Pass;
         }
-        let mut rest = span;
-        while let Some(private) = self.swapped.first_not_in(rest) {
-            if sys::madvise(private.start, private.len(), advice) != 0 {
-                return Advice::Answer(sys::errno());
+        match advice {
+            libc::MADV_REMOVE => Advice::Answer(libc::EINVAL), // as for private memory
+            libc::MADV_FREE => {
+                // The kernel may free such pages at any time, or never.
+                let mut at = span.start;
+                for i in 0..=self.vmas.as_slice().len() {
+                    let next = self.vmas.as_slice().get(i).map(|vma| vma.span);
+                    let start = next.map_or(span.end, |s| s.start.max(span.start));
+                    if start > at && sys::madvise(at, start - at, advice) != 0 {
+                        return Advice::Answer(sys::errno());
+                    }
+                    at = next.map_or(span.end, |s| s.end);
+                }
+                Advice::Answer(0)
             }
-            rest.start = private.end;
+            _ => {
+                let result = sys::madvise(span.start, span.len(), advice);
+                let errno = sys::errno();
+                for vma in self.vmas.as_slice() {
+                    if let Some(part) = vma.span.common(span) {
+                        let offset = vma.offset + (part.start - vma.span.start) as u64;
+                        sys::punch_hole(fd, offset, part.len());
+                    }
+                }
+                Advice::Answer(if result == 0 { 0 } else { errno })
+            }
         }
-        Advice::Answer(0)
     }
 }

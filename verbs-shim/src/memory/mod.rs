@@ -6,9 +6,9 @@
 //!
 //! | memory | what is done |
 //! | --- | --- |
-//! | private anonymous (heap, `mmap`, stacks of other threads) | changed to a mapping of our object, a sealed sparse memfd in which every address has the offset of its own number; private again when its last region goes |
+//! | private anonymous (heap, `mmap`) | changed to a mapping of our object, a sealed sparse memfd in which every address has the offset of its own number; private again when its last region goes |
 //! | shared objects of the program (tmpfs, memfd, SysV) | their descriptor is passed |
-//! | all else (files, own stack, huge private pages, devices) | nothing |
+//! | all else (files, stacks, huge private pages, devices) | nothing |
 //!
 //! [`State`] has the regions of the process and the addresses that were changed. One lock guards it; whoever also needs a
 //! context's lock takes that first, and `table::LOCK` last.

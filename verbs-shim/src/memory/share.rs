@@ -8,7 +8,7 @@ use roceline_abi::control::{Kind, MemoryPiece, MemoryPolicy, Plain};
 use super::maps::Vma;
 use super::spans::{Span, Spans};
 use super::swap::{self, Writers};
-use super::{File, State, apply_unforked, is_ours, object, pins};
+use super::{File, State, apply_unforked, is_ours, maps, object, pins};
 use crate::client;
 use crate::context::Context;
 use crate::sys;
@@ -45,11 +45,7 @@ impl State {
         let Some((fd, identity)) = object::get_or_make() else {
             return;
         };
-        let whole = self.collect(|vma| {
-            let moved = is_ours(vma, identity) && vma.offset != vma.span.start as u64;
-            moved || (vma.is_private_anonymous() && vma.span.common(span).is_some())
-        });
-        if !whole || self.vmas.as_slice().is_empty() {
+        if !self.collect_shareable(span, identity) || self.vmas.as_slice().is_empty() {
             return;
         }
         let mut writers = None;
@@ -79,6 +75,34 @@ impl State {
             }
         }
         self.note();
+    }
+
+    /// Collects the private mappings of `span`, and all of our object's that lie elsewhere than their offset says.
+    ///
+    /// The stack of a thread must stay private: after a fork parent and child run on it at the same time. It is known by the
+    /// guard page below it, and what is above that is left out as far as a stack reaches.
+    fn collect_shareable(&mut self, span: Span, identity: (u64, u64)) -> bool {
+        let stack = swap::longest_stack();
+        let mut guard_end = 0;
+        self.vmas.clear();
+        let vmas = &mut self.vmas;
+        let mut room = true;
+        maps::each(|vma, _| {
+            let mut vma = *vma;
+            let above_guard = vma.span.start == guard_end;
+            let moved = is_ours(&vma, identity) && vma.offset != vma.span.start as u64;
+            let private = vma.is_private_anonymous() && vma.perms[..3] != *b"---";
+            if private && above_guard {
+                vma.span.start = vma.span.end.min(vma.span.start.saturating_add(stack));
+            }
+            if vma.perms[..3] == *b"---" {
+                guard_end = vma.span.end;
+            }
+            if moved || (private && vma.span.common(span).is_some()) {
+                room = vmas.push(vma);
+            }
+            room
+        }) && room
     }
 
     /// Makes a part of one mapping shared, without this thread's own pages and without pages that are mapped elsewhere.

@@ -58,6 +58,18 @@ pub fn own_pages() -> [Span; 3] {
     ]
 }
 
+/// What the C library gives a thread for a stack unless it is told otherwise, or somewhat more.
+pub fn longest_stack() -> usize {
+    const USUAL: usize = 8 << 20;
+    let limit = usize::try_from(sys::stack_limit()).unwrap_or(USUAL);
+    // Without a limit the C library takes less than the usual one.
+    if limit > 1 << 30 {
+        USUAL
+    } else {
+        limit.max(USUAL)
+    }
+}
+
 /// Makes `span`, private memory of one mapping with `protection`, shared with the object `fd` at the offset of its address.
 /// False: some of it was not; `done` then says how far it got.
 pub fn to_shared(

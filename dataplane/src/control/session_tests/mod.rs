@@ -2,6 +2,7 @@
 
 mod captures;
 mod life;
+mod memory;
 mod protocol;
 mod refusals;
 
