@@ -153,7 +153,7 @@ fn no_privilege_is_needed() {
         fs::copy(from, &to).expect("the copy fits");
         to
     };
-    let program = copy(&roceline());
+    let program = copy(roceline());
     copy(&roceline().with_file_name("libroceline_shim.so"));
     let check = copy(Path::new(&bench.program));
     for (options, cases) in [(&[][..], &[][..]), (&["-t", "2"], &["storm"])] {
