@@ -39,7 +39,12 @@ impl FailureLog {
                 let mut limit = Limit::new();
                 let mut seen = Seen::default();
                 while !stopped.load(Ordering::Acquire) {
-                    thread::park();
+                    match limit.dropped {
+                        0 => thread::park(),
+                        // The count is due when the period ends, also if nothing more fails.
+                        _ => thread::park_timeout(PERIOD),
+                    }
+                    limit.settle(Instant::now());
                     for report in seen.fresh(reports(&lcore)) {
                         log(&report, &mut limit);
                     }
@@ -117,7 +122,8 @@ impl Limit {
         }
     }
 
-    fn allows(&mut self, now: Instant) -> bool {
+    /// Begins a new period if the old one is over, and says what was not logged in that.
+    fn settle(&mut self, now: Instant) {
         if now.duration_since(self.since) >= PERIOD {
             if self.dropped > 0 {
                 tracing::warn!(
@@ -130,6 +136,10 @@ impl Limit {
                 ..Limit::new()
             };
         }
+    }
+
+    fn allows(&mut self, now: Instant) -> bool {
+        self.settle(now);
         self.lines += 1;
         let allowed = self.lines <= LINES;
         self.dropped += u32::from(!allowed);

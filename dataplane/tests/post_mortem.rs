@@ -8,8 +8,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use support::alone;
 use support::daemon::Daemon;
+use support::{TempDir, alone};
 
 /// A daemon and the program that fails on purpose.
 struct Bench {
@@ -160,6 +160,31 @@ fn silent_peers() {
                 "its program ended or destroyed the queue pair",
             ],
         );
+}
+
+/// A neighbour is written down, and nobody is there: the other end of the port's link does not run.
+#[test]
+fn a_neighbour_who_is_not_there() {
+    let _alone = alone();
+    let dir = TempDir::new();
+    let nic = |n: u32, peer: u32| {
+        format!(
+            "[[nic]]\nname = \"roce{n}\"\naddresses = [\"10.77.0.{own}/24\"]\nmtu = 4200\n\
+             port = \"vdev:net_memif{n},role=server,id={n},socket={socket},socket-abstract=no,bsize=4352\"\n\
+             [[nic.neighbor]]\nip = \"10.77.0.{peer}\"\nmac = \"02:00:00:00:00:0{peer}\"\n",
+            own = n + 1,
+            socket = dir.path().join(format!("memif{n}.sock")).display()
+        )
+    };
+    let bench = Bench::with(Daemon::start(&(nic(0, 2) + &nic(1, 1))));
+    bench.fail(&[], RETRIES).expect(
+        0,
+        "peer-silent",
+        &[
+            "no packet ever came back from 10.77.0.2 QP 0x",
+            "cannot be reached at that address",
+        ],
+    );
 }
 
 /// Packets that are changed, lost or too big on the way.

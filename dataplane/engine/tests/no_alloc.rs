@@ -90,6 +90,20 @@ fn the_datapath_allocates_nothing() {
         assert_eq!(pair.completions, posted);
         let retries = pair.ends[0].engine.counters();
         assert!(retries.packet_seq_err + retries.local_ack_timeout_err > 0);
+        // Nor does a QP that fails, with its record.
+        let before = allocations();
+        assert!(pair.post(WrOpcode::Write, 64));
+        pair.tx(0, 64);
+        pair.wire[1].clear();
+        while pair.ends[0].engine.post_mortems().last() == 0 {
+            pair.now.0 += 1_000_000_000;
+            let (end, now) = (&mut pair.ends[0], pair.now);
+            end.engine.advance(now, &mut end.queues, &mut end.out);
+            end.out.clear();
+            pair.tx(0, 64);
+            pair.wire[1].clear();
+        }
+        assert_eq!(allocations(), before);
     }
 }
 

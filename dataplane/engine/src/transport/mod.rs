@@ -24,7 +24,7 @@ use crate::verbs::{
 };
 use crate::wire::{Packet, Psn, Transport};
 use env::Env;
-use journal::{Cause, Owner, PostMortems};
+use journal::{Cause, PostMortems};
 use lists::Lists;
 use qp::Qp;
 use qp_table::QpTable;
@@ -246,27 +246,6 @@ impl Engine {
         let slot = self.qps.destroy(qp).ok_or(QpError::Unknown(qp.0))?;
         self.timers.cancel(slot);
         Ok(())
-    }
-
-    /// Records whose a QP is; it says so in its [`journal::PostMortem`].
-    pub fn set_owner(&mut self, qp: QpId, owner: Owner) {
-        if let Some(qp) = self.qps.get_mut(qp) {
-            qp.cold.journal.owner = owner;
-        }
-    }
-
-    /// Keeps a record of a QP that is about to be destroyed since its program went away; none of a QP that was
-    /// not connected, or has failed and has one.
-    pub fn bury_qp(&mut self, qp: QpId, now: Nanos) {
-        if let Some(qp) = self.qps.get(qp).filter(|qp| qp.can_receive()) {
-            self.post_mortems
-                .record(qp, Cause::Closed, now, &self.counters);
-        }
-    }
-
-    /// Records of QPs that went to ERR.
-    pub fn post_mortems(&self) -> &PostMortems {
-        &self.post_mortems
     }
 
     /// A CQ of the QP overflowed: it goes to ERR.

@@ -354,7 +354,10 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_small() {
+    fn they_stay_small() {
         assert_eq!(size_of::<Entry>(), 16);
+        assert!(size_of::<Journal>() <= 832, "{}", size_of::<Journal>());
+        let record = size_of::<PostMortem>();
+        assert!(record <= 1536, "{record}");
     }
 }

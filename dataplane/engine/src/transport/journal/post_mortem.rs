@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use super::{Cause, ENTRIES, Entry, Journal, Kind, Traffic};
 use crate::counters::Counters;
 use crate::time::Nanos;
+use crate::transport::Engine;
 use crate::transport::qp::Qp;
 use crate::transport::qp_table::QpTable;
 use crate::verbs::{QpAttr, QpId, QpState, WcStatus, WrOpcode};
@@ -28,10 +29,11 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// The name as text.
+    /// The name as text for a terminal: a program may call itself anything, so control characters are replaced.
     pub fn name(&self) -> String {
         let end = self.name.iter().position(|&b| b == 0).unwrap_or(16);
-        String::from_utf8_lossy(&self.name[..end]).into_owned()
+        let name = String::from_utf8_lossy(&self.name[..end]);
+        name.replace(|c: char| c.is_control(), "?")
     }
 }
 
@@ -287,5 +289,45 @@ impl PostMortems {
     /// The records that are kept, oldest first within failures and within orderly ends.
     pub fn iter(&self) -> impl Iterator<Item = &PostMortem> {
         self.failed.iter().chain(&self.orderly)
+    }
+}
+
+impl Engine {
+    /// Records whose a QP is; it says so in its [`PostMortem`].
+    pub fn set_owner(&mut self, qp: QpId, owner: Owner) {
+        if let Some(qp) = self.qps.get_mut(qp) {
+            qp.cold.journal.owner = owner;
+        }
+    }
+
+    /// Keeps a record of a QP that is about to be destroyed since its program went away; none of a QP that was
+    /// not connected, or has failed and has one.
+    pub fn bury_qp(&mut self, qp: QpId, now: Nanos) {
+        if let Some(qp) = self.qps.get(qp).filter(|qp| qp.can_receive()) {
+            self.post_mortems
+                .record(qp, Cause::Closed, now, &self.counters);
+        }
+    }
+
+    /// Records of QPs that went to ERR.
+    pub fn post_mortems(&self) -> &PostMortems {
+        &self.post_mortems
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_cannot_write_to_the_terminal_by_its_name() {
+        let named = |text: &[u8]| {
+            let mut name = [0; 16];
+            name[..text.len()].copy_from_slice(text);
+            Owner { pid: 1, name }.name()
+        };
+        assert_eq!(named(b"ib_send_bw"), "ib_send_bw");
+        assert_eq!(named(b"sixteen_letters_"), "sixteen_letters_");
+        assert_eq!(named(b"\x1b[2J\n\xff"), "?[2J?\u{fffd}");
     }
 }

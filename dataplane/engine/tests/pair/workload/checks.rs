@@ -160,7 +160,36 @@ impl Run {
             WcStatus::LocProtErr | WcStatus::RemOpErr => assert!(plan.memory.fault > 0),
             other => panic!("a QP failed with {other:?}"),
         }
+        self.explained(i, status);
         self.take_peer_down(i);
+    }
+
+    /// The record of a failed requester says nothing that is not so.
+    fn explained(&self, i: usize, status: WcStatus) {
+        let f = &self.flows[i];
+        let records = self.world.nodes[f.from].engine.post_mortems();
+        let mut own = records.iter().filter(|r| r.qp == f.qp);
+        let record = own.next().expect("a record of the QP that failed");
+        assert!(own.next().is_none(), "a QP fails once");
+        assert_eq!(record.request.map(|r| r.status), Some(status));
+        let name = roceline_engine::diagnose(record).name;
+        let allowed: &[&str] = match status {
+            // The link loses packets and the peer is where it should be, with the same path MTU.
+            WcStatus::RetryExcErr => &[
+                "peer-silent",
+                "one-way",
+                "peer-qp-gone",
+                "packet-too-big",
+                "loss",
+                "peer-went-silent",
+            ],
+            WcStatus::RnrRetryExcErr => &["rnr-retry-0", "rnr-exhausted"],
+            WcStatus::LocProtErr => &["local-memory"],
+            _ => &["remote-operational"],
+        };
+        // Rules may change packets into evidence of anything.
+        let honest = self.plan.rules == 0;
+        assert!(!honest || allowed.contains(&name), "{name} for {status:?}");
     }
 
     fn take_peer_down(&mut self, i: usize) {
