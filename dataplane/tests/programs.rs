@@ -71,6 +71,54 @@ fn a_limited_program_sees_one_device() {
     assert!(!listed.stdout.contains("roce0"), "{}", listed.report());
 }
 
+/// Compiles something of the shim's tests, where these programs are explained.
+fn compile(daemon: &Daemon, name: &str, flags: &[&str]) -> String {
+    let out = daemon.dir().join(name);
+    let compiled = Command::new("cc")
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../verbs-shim/tests"))
+        .args(["-O2", "-Wall", "-Wextra", "-o"])
+        .arg(&out)
+        .args(flags)
+        .status()
+        .expect("a C compiler is installed");
+    assert!(compiled.success(), "{name} does not compile");
+    out.to_str().expect("a plain path").to_owned()
+}
+
+#[test]
+fn libraries_loaded_at_run_time_open_a_device() {
+    let _alone = alone();
+    let daemon = Daemon::pair();
+    const BUNDLED: &str = "libibverbs-0a1b2c3d.so.1.14.41.0";
+    let versions = daemon.dir().join("versions");
+    std::fs::write(&versions, "IBVERBS_1.1 { global: ibv_*; local: *; };").expect("a file");
+    let linker = format!(
+        "-Wl,-soname,{BUNDLED},--version-script,{}",
+        versions.display()
+    );
+    let shared = ["-shared", "-fPIC", "wheel_bundled.c", &linker];
+    let bundled = compile(&daemon, BUNDLED, &shared);
+    let shared = ["-shared", "-fPIC", "wheel_extension.c", &bundled];
+    let shared = [&shared[..], &["-Wl,-rpath,$ORIGIN"]].concat();
+    let extension = compile(&daemon, "extension.so", &shared);
+    let probe = compile(&daemon, "dlopen_probe", &["dlopen_probe.c"]);
+    let python = format!("import ctypes; ctypes.CDLL({extension:?}).devices()");
+    for (name, program, arguments) in [
+        ("plain", probe.as_str(), &["plain"][..]),
+        ("deepbind", &probe, &["deepbind"]),
+        ("extension", &probe, &["extension", &extension]),
+        ("python", "python3", &["-c", &python]),
+    ] {
+        let ended = daemon.run_program(name, program, arguments).expect_ok();
+        let lines: Vec<&str> = ended.stdout.lines().collect();
+        assert!(
+            lines.len() == 2 && lines[0].starts_with("2: roce") && lines[1] == "opened",
+            "{name}: {}",
+            ended.report()
+        );
+    }
+}
+
 #[test]
 fn devinfo_tells_what_is_configured() {
     let _alone = alone();

@@ -9,6 +9,7 @@
 //! | module | part |
 //! | --- | --- |
 //! | `calls` | the interposed functions of libc |
+//! | `audit` | libraries that programs bring under another name, as an auditor of the loader |
 //! | `view` | which paths are ours and where they lead |
 //! | `table` | which fds are ours |
 //! | `open`, `context`, `command`, `client` | a device's way from `open` through `write` |
@@ -19,6 +20,7 @@
 //! Rules of the house: nothing here panics, allocates or calls an interposed function of its own; `errno` is what the
 //! original would have left.
 
+mod audit;
 mod calls;
 mod client;
 mod command;
@@ -41,6 +43,8 @@ static START: extern "C" fn() = start;
 
 extern "C" fn start() {
     next::find_all();
+    #[cfg(target_arch = "x86_64")]
+    calls::dlopen::find();
 }
 
 /// Tells `roceline doctor`, which reads the file and does not load it, what this is. Exported, or the linker would

@@ -25,8 +25,13 @@ Examples:
 What stands after the program's name belongs to the program. Exit code: the program's own; 127 if there is no such
 program, 126 if it cannot be run, 1 for anything else that is missing.
 
-The program gets LD_PRELOAD, ROCELINE_SOCKET and, with --device, ROCELINE_DEVICE; everything it
-starts inherits them, so a shell or a script can be run as well: roceline run -- bash";
+The program gets LD_PRELOAD, LD_AUDIT, ROCELINE_SOCKET and, with --device, ROCELINE_DEVICE; everything it
+starts inherits them, so a shell or a script can be run as well: roceline run -- bash
+
+LD_AUDIT is for Python wheels that bring a libibverbs under another name: they get the system's. It costs
+a program half a millisecond at its start and nothing after that; ROCELINE_WHEELS=never leaves it out.
+ROCELINE_DEEPBIND=keep lets programs load libraries with RTLD_DEEPBIND, which is taken out otherwise: a
+libibverbs loaded so sees no device.";
 
 /// Run an unmodified program with the NICs of the daemon
 ///
@@ -115,9 +120,16 @@ pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
         .args(&args.command[1..])
         .env(
             "LD_PRELOAD",
-            preload(&library, env::var_os("LD_PRELOAD").as_deref()),
+            first(&library, env::var_os("LD_PRELOAD").as_deref()),
         )
         .env("ROCELINE_SOCKET", std::path::absolute(socket)?);
+    // An auditor of the loader costs a process its loading, even if it declines.
+    if env::var_os("ROCELINE_WHEELS").is_none_or(|wheels| wheels != "never") {
+        command.env(
+            "LD_AUDIT",
+            first(&library, env::var_os("LD_AUDIT").as_deref()),
+        );
+    }
     match &args.device {
         Some(device) => command.env("ROCELINE_DEVICE", device),
         None => command.env_remove("ROCELINE_DEVICE"),
@@ -148,8 +160,9 @@ fn resolve(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, RunError> {
     }
 }
 
-/// Ours first: it plays the kernel, so it must be what the others' calls end in.
-fn preload(library: &Path, present: Option<&OsStr>) -> OsString {
+/// Ours first. Of preloaded libraries it plays the kernel, so it must be what the others' calls end in; of auditors,
+/// the others then see the name that is searched for.
+fn first(library: &Path, present: Option<&OsStr>) -> OsString {
     let mut all = library.as_os_str().to_owned();
     if let Some(present) = present.filter(|present| !present.is_empty()) {
         all.push(":");
@@ -197,10 +210,10 @@ mod tests {
     #[test]
     fn what_was_preloaded_stays_behind_the_shim() {
         let library = Path::new("/x/shim.so");
-        assert_eq!(preload(library, None), "/x/shim.so");
-        assert_eq!(preload(library, Some(OsStr::new(""))), "/x/shim.so");
+        assert_eq!(first(library, None), "/x/shim.so");
+        assert_eq!(first(library, Some(OsStr::new(""))), "/x/shim.so");
         assert_eq!(
-            preload(library, Some(OsStr::new("a.so b.so"))),
+            first(library, Some(OsStr::new("a.so b.so"))),
             "/x/shim.so:a.so b.so"
         );
     }

@@ -5,6 +5,8 @@
 //! of Linux it arrives in the same register either way.
 
 mod dirs;
+#[cfg(target_arch = "x86_64")]
+pub mod dlopen;
 mod fds;
 mod memory;
 mod open;

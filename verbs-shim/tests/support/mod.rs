@@ -98,7 +98,16 @@ pub fn write_tree(socket: &Path) {
     put("sys/class/infiniband_verbs/abi_version", "6\n");
     put("sys/class/infiniband_verbs/uverbs0/ibdev", "roce0\n");
     put("sys/class/infiniband_verbs/uverbs0/dev", "231:192\n");
+    put("sys/class/infiniband_verbs/uverbs0/abi_version", "2\n");
     put("sys/class/infiniband/roce0/node_type", "1: CA\n");
+    put(
+        "sys/class/infiniband/roce0/node_guid",
+        "0200:00ff:fe00:0001\n",
+    );
+    put(
+        "sys/class/infiniband/roce0/device/modalias",
+        "rdma_device:Nrxe\n",
+    );
     put("sys/class/infiniband/roce0/ports/1/state", "4: ACTIVE\n");
     put("dev/infiniband/uverbs0", "");
 }

@@ -25,8 +25,8 @@ pub(super) const UNSUPPORTED: &[Limit] = &[
     },
     Limit {
         what: "bundled libibverbs",
-        why: "a renamed copy inside a package (some Python wheels) has no rxe provider",
-        instead: "use a build against the system's libibverbs",
+        why: "a renamed copy (some Python wheels) gives way to the system's; before glibc 2.35 not by itself",
+        instead: "install libibverbs; before glibc 2.35 set ROCELINE_WHEELS=always",
     },
     Limit {
         what: "UD, UC, XRC",

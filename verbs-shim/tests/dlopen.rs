@@ -1,0 +1,180 @@
+//! Programs that load libibverbs at run time: by `dlopen` and `dlvsym`, with `RTLD_DEEPBIND`, and as a Python wheel
+//! brings it, under another name.
+
+mod support;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use support::{Manner, Scratch, Seen, Stub, compile, library, shimmed, text};
+
+/// As auditwheel renames what it bundles.
+const BUNDLED: &str = "libibverbs-0a1b2c3d.so.1.14.41.0";
+
+/// It asks the daemon to open the device; the stub of one has no more to offer.
+const FOUND: &str = "1: roce0\nnot opened\n";
+
+struct Bench {
+    scratch: Scratch,
+    stub: Stub,
+    program: PathBuf,
+}
+
+impl Bench {
+    fn new(name: &str) -> Bench {
+        let scratch = Scratch::new(name);
+        let stub = Stub::start(&scratch.socket(), Manner::default());
+        let program = compile(&scratch, "probe", &["dlopen_probe.c"], &[]);
+        Bench {
+            scratch,
+            stub,
+            program,
+        }
+    }
+
+    fn probe(&self, case: &str) -> Command {
+        let mut command = shimmed(&self.program, &self.scratch.socket());
+        command
+            .arg(case)
+            .env_remove("LD_AUDIT")
+            .env_remove("ROCELINE_DEEPBIND")
+            .env_remove("ROCELINE_WHEELS");
+        command
+    }
+
+    fn path(&self, file: &str) -> String {
+        let path = self.scratch.0.join(file).into_os_string();
+        path.into_string().expect("text")
+    }
+
+    /// An extension module whose libibverbs lies beside it under a name of its own.
+    fn wheel(&self) -> String {
+        fs::create_dir(self.path("wheel.libs")).expect("a directory");
+        let script = self.path("versions");
+        let versions = "IBVERBS_1.1 { global: ibv_*; local: *; };";
+        fs::write(&script, versions).expect("a version script");
+        let bundled = format!("wheel.libs/{BUNDLED}");
+        let soname = format!("-Wl,-soname,{BUNDLED}");
+        let script = format!("-Wl,--version-script,{script}");
+        let flags = ["-shared", "-fPIC", &soname, &script];
+        compile(&self.scratch, &bundled, &["wheel_bundled.c"], &flags);
+        let bundled = self.path(&bundled);
+        let runpath = "-Wl,-rpath,$ORIGIN/wheel.libs";
+        let flags = ["-shared", "-fPIC", &bundled, runpath];
+        compile(
+            &self.scratch,
+            "extension.so",
+            &["wheel_extension.c"],
+            &flags,
+        );
+        self.path("extension.so")
+    }
+
+    fn opened(&self) -> Vec<String> {
+        let seen = self.stub.seen.try_iter();
+        seen.filter_map(|seen| match seen {
+            Seen::Opened { device, .. } => Some(device),
+            Seen::Closed => None,
+        })
+        .collect()
+    }
+}
+
+/// What the program says, which must succeed.
+fn says(command: &mut Command) -> String {
+    let output = command.output().expect("the probe");
+    assert!(output.status.success(), "{}", text(&output));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn a_library_opened_by_name_finds_the_device() {
+    let bench = Bench::new("dlopen-plain");
+    assert_eq!(says(&mut bench.probe("plain")), FOUND);
+    assert_eq!(bench.opened(), ["roce0"]);
+}
+
+#[test]
+fn deepbind_is_taken_out() {
+    let bench = Bench::new("dlopen-deepbind");
+    assert_eq!(says(&mut bench.probe("deepbind")), FOUND);
+    assert_eq!(bench.opened(), ["roce0"]);
+}
+
+#[test]
+fn deepbind_stays_for_who_asks() {
+    let bench = Bench::new("dlopen-keep");
+    let mut probe = bench.probe("deepbind");
+    let said = says(probe.env("ROCELINE_DEEPBIND", "keep"));
+    assert!(!said.contains("roce0"), "{said}");
+}
+
+#[test]
+fn the_callers_runpath_holds() {
+    let bench = Bench::new("dlopen-runpath");
+    fs::create_dir(bench.path("own")).expect("a directory");
+    let flags = ["-shared", "-fPIC"];
+    compile(
+        &bench.scratch,
+        "own/libneighbour.so",
+        &["wheel_bundled.c"],
+        &flags,
+    );
+    let runpath = "-Wl,-rpath,$ORIGIN/own,--enable-new-dtags";
+    let flags = ["-shared", "-fPIC", runpath];
+    compile(&bench.scratch, "liblocal.so", &["dlopen_local.c"], &flags);
+    let mut probe = bench.probe("runpath");
+    let said = says(probe.args([&bench.path("liblocal.so"), "libneighbour.so"]));
+    // Loaded, so known; a failure is the loader's own; null is the program.
+    assert_eq!(said, "1\n1\n1\n");
+}
+
+#[test]
+fn a_wheels_own_library_gives_way_to_the_systems() {
+    let bench = Bench::new("dlopen-wheel");
+    let extension = bench.wheel();
+    let mut probe = bench.probe("extension");
+    probe.arg(&extension);
+    assert_eq!(says(&mut probe), "0:\n", "the wheel's own has no provider");
+    assert_eq!(
+        says(probe.env("LD_AUDIT", library())),
+        FOUND,
+        "the system's has"
+    );
+    assert_eq!(bench.opened(), ["roce0"]);
+    assert_eq!(says(probe.env("ROCELINE_WHEELS", "never")), "0:\n");
+}
+
+#[test]
+fn names_of_bundled_copies_are_told_from_others() {
+    let bench = Bench::new("dlopen-names");
+    let table = [
+        (BUNDLED, "libibverbs.so.1"),
+        (
+            "/site-packages/nixl.libs/libibverbs-1a2b3c4d.so",
+            "libibverbs.so.1",
+        ),
+        ("librdmacm-90f7e1ba.so.1.3.44.0", "librdmacm.so.1"),
+        ("libmlx5-0123abcd.so.1", "libmlx5.so.1"),
+        ("libibverbs.so.1", "libibverbs.so.1"),
+        ("/own/libibverbs.so.1", "/own/libibverbs.so.1"),
+        ("libmlx5-rdmav34.so", "libmlx5-rdmav34.so"),
+        ("librxe-rdmav34.so", "librxe-rdmav34.so"),
+        ("libibverbs-0a1b2c3d", "libibverbs-0a1b2c3d"),
+        ("libibverbs-.so.1", "libibverbs-.so.1"),
+        ("libcrypto-0a1b2c3d.so.1", "libcrypto-0a1b2c3d.so.1"),
+        ("", ""),
+    ];
+    let mut probe = bench.probe("names");
+    let said = says(probe.args(table.map(|(asked, _)| asked)));
+    let lines: Vec<&str> = said.lines().collect();
+    for ((asked, expected), got) in table.iter().zip(&lines) {
+        assert_eq!(got, expected, "{asked}");
+    }
+    assert_eq!(
+        lines[table.len()..],
+        ["/x/libibverbs-0a1b2c3d.so.1", "0 2 2"],
+        "a candidate stays; a loader that makes every call pay is left alone"
+    );
+}
