@@ -6,7 +6,7 @@
 //! [`Verdict::of_copy`], sends what passes, and then, and when [`Line::next_deadline`] comes, sends what [`Line::release`] returns until there is no more.
 
 use std::cmp::Ordering;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 
 use crate::Nanos;
 
@@ -72,7 +72,7 @@ struct Held<T> {
 /// The line.
 pub struct Line<T> {
     late: BinaryHeap<Late<T>>,
-    held: Vec<Held<T>>,
+    held: VecDeque<Held<T>>,
     /// Earliest `until` of those held.
     held_until: Option<Nanos>,
     capacity: usize,
@@ -85,7 +85,7 @@ impl<T> Line<T> {
     pub fn new(capacity: usize) -> Line<T> {
         Line {
             late: BinaryHeap::with_capacity(capacity),
-            held: Vec::with_capacity(capacity),
+            held: VecDeque::with_capacity(capacity),
             held_until: None,
             capacity,
             serial: 0,
@@ -104,7 +104,7 @@ impl<T> Line<T> {
             let due = now + verdict.delay;
             let until = due + hold.within;
             self.held_until = Some(self.held_until.map_or(until, |u| u.min(until)));
-            self.held.push(Held {
+            self.held.push_back(Held {
                 flow: verdict.flow,
                 left: hold.packets,
                 due,
@@ -156,7 +156,7 @@ impl<T> Line<T> {
     pub fn take_any(&mut self) -> Option<T> {
         self.held_until = None;
         let late = self.late.pop().map(|l| l.item);
-        late.or_else(|| self.held.pop().map(|h| h.item))
+        late.or_else(|| self.held.pop_back().map(|h| h.item))
     }
 
     /// Packets that wait.
@@ -196,13 +196,15 @@ impl<T> Line<T> {
 
     /// Those held for which `which` is true go on, in their order, at `due` or later.
     fn let_go(&mut self, which: impl Fn(&Held<T>) -> bool, due: Nanos) {
-        let mut at = 0;
-        while at < self.held.len() {
-            if which(&self.held[at]) {
-                let h = self.held.remove(at);
+        // Once around, so that many at a time cost no more than few.
+        for _ in 0..self.held.len() {
+            let Some(h) = self.held.pop_front() else {
+                break;
+            };
+            if which(&h) {
                 self.keep(h.due.max(due), h.item);
             } else {
-                at += 1;
+                self.held.push_back(h);
             }
         }
         self.held_until = self.held.iter().map(|h| h.until).min();

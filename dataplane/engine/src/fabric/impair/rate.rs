@@ -3,7 +3,7 @@
 
 use crate::Nanos;
 
-use super::RuleError;
+use super::{MAX_DELAY, RuleError};
 
 /// The limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +12,8 @@ pub struct RateLimit {
     pub bits_per_sec: u64,
     /// Bytes that may pass at once after a pause.
     pub burst: u32,
-    /// Bytes that may wait; a packet that would wait behind more is dropped. 0: what exceeds the rate is dropped.
+    /// Bytes that may wait; a packet that would wait behind more, or longer than [`MAX_DELAY`], is dropped. 0: what
+    /// exceeds the rate is dropped.
     pub queue: u32,
 }
 
@@ -62,12 +63,12 @@ impl Bucket {
             self.owed = owed;
             return Passage::Now;
         }
-        if wait > limit.time(limit.queue) {
+        let nanos = wait.div_ceil(1 << UNIT);
+        if wait > limit.time(limit.queue) || nanos > u128::from(MAX_DELAY.0) {
             return Passage::QueueFull;
         }
         self.owed = owed;
-        let nanos = wait.div_ceil(1 << UNIT);
-        Passage::After(Nanos(u64::try_from(nanos).unwrap_or(u64::MAX)))
+        Passage::After(Nanos(nanos as u64))
     }
 }
 
@@ -136,6 +137,20 @@ mod tests {
         assert!((999..=1_001).contains(&passed), "{passed}");
     }
 
+    /// At 1 kb/s a byte takes 8 ms, so 450,000 an hour.
+    #[test]
+    fn nothing_waits_longer_than_the_longest_delay() {
+        let limit = RateLimit {
+            bits_per_sec: 1_000,
+            burst: 0,
+            queue: u32::MAX,
+        };
+        let mut b = Bucket::default();
+        let all = (0..1_000).map(|_| b.pass(&limit, 1_000, Nanos(0)));
+        let waiting = all.filter(|p| *p != Passage::QueueFull).count();
+        assert_eq!(waiting, 450);
+    }
+
     #[test]
     fn extremes_do_not_overflow() {
         let limit = RateLimit {
@@ -145,7 +160,10 @@ mod tests {
         };
         let mut b = Bucket::default();
         for _ in 0..100 {
-            b.pass(&limit, u32::MAX, Nanos(u64::MAX));
+            assert_eq!(
+                b.pass(&limit, u32::MAX, Nanos(u64::MAX)),
+                Passage::QueueFull
+            );
         }
         assert!(
             RateLimit {
