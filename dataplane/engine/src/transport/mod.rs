@@ -45,7 +45,7 @@ pub enum Retransmission {
     #[default]
     Spec,
     /// As ConnectX NICs do with adaptive retransmission: shorter waits first, each twice the one before, up to
-    /// the ACK timeout; the QP fails once nothing was acknowledged for `retry_cnt` ACK timeouts.
+    /// the ACK timeout; the QP fails once it has waited in vain for `retry_cnt` ACK timeouts.
     Adaptive,
 }
 

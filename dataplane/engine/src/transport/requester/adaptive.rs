@@ -43,18 +43,21 @@ impl Requester {
     }
 
     /// A wait for an acknowledgement has ended without one.
-    pub(super) fn ack_wait_expired(&mut self, now: Nanos) -> Expiry {
+    pub(super) fn ack_wait_expired(&mut self) -> Expiry {
         if self.profile == Retransmission::Spec {
             return Expiry::RetryCount;
         }
         let wait = self.ack_wait();
         if self.expired == 0 {
-            self.stalled_since = self.deadline.saturating_sub(wait);
+            self.stalled = Nanos::ZERO;
         }
         self.expired = self.expired.saturating_add(1);
+        // Not the time since the first of them began: that may hold RNR waits, in which the peer lives, and pauses
+        // of our own ([`crate::Engine::pause_tx`]).
+        self.stalled = self.stalled + wait;
         // A `retry_cnt` of 0 would leave no time at all; it means one ACK timeout, as with the other profile.
         let total = self.timeout.0 * u64::from(self.retry_cnt.max(1));
-        if now.saturating_sub(self.stalled_since).0 >= total {
+        if self.stalled.0 >= total {
             Expiry::Total
         } else if wait < self.timeout {
             Expiry::Early

@@ -165,8 +165,8 @@ pub(crate) struct Requester {
     profile: Retransmission,
     /// ACK waits that have expired since the last progress.
     expired: u32,
-    /// When the first of them began.
-    stalled_since: Nanos,
+    /// How long they were together.
+    stalled: Nanos,
     tx_cursor: Cursor,
     rx_cursor: Cursor,
     sge_stride: u32,
@@ -216,7 +216,7 @@ impl Requester {
             timeout: Nanos::ZERO,
             profile: Retransmission::Spec,
             expired: 0,
-            stalled_since: Nanos::ZERO,
+            stalled: Nanos::ZERO,
             tx_cursor: Cursor::default(),
             rx_cursor: Cursor::default(),
             sge_stride: max_sge,

@@ -89,7 +89,7 @@ pub(crate) fn on_timer(qp: &mut Qp, env: &mut Env<'_>) {
 
 /// Nothing was acknowledged for as long as the profile waits.
 fn ack_timeout(qp: &mut Qp, env: &mut Env<'_>) {
-    match qp.req.ack_wait_expired(env.now) {
+    match qp.req.ack_wait_expired() {
         Expiry::RetryCount => {
             if retry(qp, Retry::Timeout, env) {
                 count!(qp, env, local_ack_timeout_err);

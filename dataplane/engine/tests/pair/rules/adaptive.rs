@@ -171,3 +171,50 @@ fn naks_are_answered_at_once_and_use_up_retry_cnt() {
         "one NAK per gap"
     );
 }
+
+/// Time in which the peer asks to wait, or in which our own program's memory holds packets back, is not time in vain.
+#[test]
+fn only_waits_for_acknowledgements_are_counted() {
+    // A first loss, then RNR NAKs for far longer than T, then another loss.
+    let mut b = adaptive(T_67MS, 1);
+    let lose = Rc::new(Cell::new(true));
+    let lost = lose.clone();
+    b.filter(move |from, _, _| {
+        if from == 0 && lost.replace(false) {
+            return Verdict::Drop;
+        }
+        Verdict::Pass
+    });
+    b.post(Send, 64);
+    b.w.run_for(Nanos(4 * t(T_67MS)));
+    assert!(b.node(0).engine.counters().rnr_nak_retry_err > 3);
+    lose.set(true);
+    b.w.run_for(Nanos(t(T_67MS) / 2));
+    assert!(!lose.get());
+    b.receive(64);
+    b.run();
+    assert_eq!(b.done(0), [(0, Success)]);
+    let c = *b.node(0).engine.counters();
+    assert_eq!((c.roce_adp_retrans, c.roce_adp_retrans_to), (2, 0));
+
+    // A first loss, then a long pause, then another loss.
+    let mut b = adaptive(T_67MS, 1);
+    let losses = Cell::new(2);
+    b.filter(move |_, _, _| {
+        if losses.get() > 0 {
+            losses.set(losses.get() - 1);
+            return Verdict::Drop;
+        }
+        Verdict::Pass
+    });
+    b.post(Write, 64);
+    b.w.run_for(Nanos(t(T_2MS) / 2));
+    let qp = b.ids[0];
+    b.w.run_for(Nanos(t(T_2MS)));
+    assert_eq!(b.sent(0).len(), 2);
+    b.node(0).engine.pause_tx(qp, true);
+    b.w.run_for(Nanos(4 * t(T_67MS)));
+    b.node(0).engine.pause_tx(qp, false);
+    b.run();
+    assert_eq!(b.done(0), [(0, Success)]);
+}
