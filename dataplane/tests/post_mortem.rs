@@ -316,7 +316,7 @@ fn receives_that_are_missing_or_wrong() {
     bench.fail(&["receive=0", "rnr=2"], rnr).expect(
         0,
         "rnr-exhausted",
-        &["answered RNR NAK 3 times, and rnr_retry allows 2 retries"],
+        &["answered RNR NAK 3 times without progress, and rnr_retry allows 2 retries"],
     );
     bench
         .fail(&["receive=50", "length=100"], INVALID)

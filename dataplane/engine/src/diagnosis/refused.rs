@@ -22,8 +22,9 @@ pub(super) fn not_ready(record: &PostMortem) -> Diagnosis {
     Diagnosis::certain(
         "rnr-exhausted",
         format!(
-            "{peer} had no receive request posted: it answered RNR NAK {} times, and rnr_retry allows {} retries",
-            record.counters.rnr_nak_retry_err + 1,
+            "{peer} had no receive request posted: it answered RNR NAK {} times without progress, and rnr_retry \
+             allows {} retries",
+            u32::from(record.attr.rnr_retry) + 1,
             record.attr.rnr_retry
         ),
         "let the peer post receives faster or in advance; set rnr_retry to 7 (endless) at this end, or a longer \

@@ -179,6 +179,12 @@ fn never_answered(record: &PostMortem) -> Option<Diagnosis> {
     ))
 }
 
+/// Whether adaptive retransmission gave the QP up: its time was used up, not a number of retries.
+fn by_time(record: &PostMortem) -> bool {
+    record.cause == Cause::RetriesExceeded(Retry::Timeout)
+        && record.counters.roce_adp_retrans_to > 0
+}
+
 /// The peer answers still, but not enough gets through. (After its one NAK for a gap a responder is silent by rule, so a
 /// NAK that began the retries is answer enough.)
 fn lossy(record: &PostMortem) -> Option<Diagnosis> {
@@ -187,16 +193,19 @@ fn lossy(record: &PostMortem) -> Option<Diagnosis> {
     if !answers && record.cause == Cause::RetriesExceeded(Retry::Timeout) {
         return None;
     }
+    let tried = match by_time(record) {
+        true => "retries for retry_cnt times the ACK timeout".into(),
+        false => format!("{} retries in a row", record.attr.retry_cnt),
+    };
     Some(Diagnosis::likely(
         "loss",
         format!(
-            "{} answered meanwhile, but {} retries in a row brought nothing through: likely heavy loss on the way ({} of \
+            "{} answered meanwhile, but {tried} brought nothing through: likely heavy loss on the way ({} of \
              {} packets sent again, {} timeouts, {} sequence NAKs)",
             peer(record),
-            record.attr.retry_cnt,
             record.traffic.resent,
             record.traffic.sent,
-            record.counters.local_ack_timeout_err,
+            record.counters.local_ack_timeout_err + record.counters.roce_adp_retrans,
             record.counters.packet_seq_err
         ),
         "find where packets are dropped (`roceline stat` at both ends, counters of the switches); make the class \
@@ -226,11 +235,16 @@ fn went_silent(record: &PostMortem) -> Diagnosis {
     Diagnosis::likely(
         "peer-went-silent",
         format!(
-            "{} answered until {} before the end and then no more, for {} retries with timeout {timeout}: likely its \
+            "{} answered until {} before the end and then no more, for {} {} timeout {timeout}: likely its \
              program ended or destroyed the queue pair, the queue pair went to ERR, its host died, or the path broke",
             peer(record),
             Duration(ago),
-            attr.retry_cnt
+            attr.retry_cnt,
+            if by_time(record) {
+                "times the"
+            } else {
+                "retries with"
+            }
         ),
         remedy,
     )

@@ -126,7 +126,7 @@ impl Entry {
 pub struct Traffic {
     /// Packets sent, repeated ones included.
     pub sent: u64,
-    /// Packets of requests sent again.
+    /// Packets sent again: of requests, and READ responses that were asked for again.
     pub resent: u64,
     /// Requests of the peer received.
     pub requests: u64,

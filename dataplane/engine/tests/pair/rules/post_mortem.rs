@@ -5,7 +5,7 @@ use roceline_engine::memory::{Access, MrAttr};
 use roceline_engine::transport::journal::{Cause, Kind};
 use roceline_engine::verbs::*;
 use roceline_engine::wire::{Gid, Opcode};
-use roceline_engine::{Owner, PostMortem};
+use roceline_engine::{EngineConfig, Owner, PostMortem, Retransmission};
 
 use super::*;
 use crate::node::{MemoryFaults, PD};
@@ -295,6 +295,52 @@ fn heavy_loss_while_the_peer_answers() {
     );
 }
 
+/// With adaptive retransmission time is used up, not `retry_cnt` retries.
+#[test]
+fn silence_and_loss_with_adaptive_retransmission() {
+    let config = EngineConfig {
+        retransmission: Retransmission::Adaptive,
+        ..default_config(1)
+    };
+    let attr = QpAttr {
+        timeout: 10,
+        ..quick()
+    };
+    let mut b = Bench::with(config, &attr, &default_init());
+    b.receive(64);
+    b.post(Send, 64);
+    b.run();
+    b.filter(|_, _, _| Verdict::Drop);
+    b.post(Send, 64);
+    b.run();
+    let d = diagnose(&b.record(0));
+    assert_eq!(d.name, "peer-went-silent");
+    let end = "and then no more, for 2 times the timeout 10 = 4.19 ms: likely its program";
+    assert!(d.sentence.contains(end), "{}", d.sentence);
+
+    // Every request is lost, and then an answer to something else comes.
+    let mut b = Bench::with(config, &attr, &default_init());
+    b.receive(64);
+    b.post(Send, 64);
+    b.run();
+    b.filter(|from, _, _| match from {
+        0 => Verdict::Drop,
+        _ => Verdict::Pass,
+    });
+    b.post(Send, 64);
+    while b.node(0).engine.counters().roce_adp_retrans < 1 {
+        b.w.run_for(Nanos::from_micros(10));
+    }
+    b.respond(Opcode::RC_ACK, 0x100, 0, 0x1f00_0001);
+    b.run();
+    b.expect(
+        0,
+        "loss",
+        "PEER answered meanwhile, but retries for retry_cnt times the ACK timeout brought nothing through: likely heavy \
+         loss on the way (2 of 4 packets sent again, 2 timeouts, 0 sequence NAKs)",
+    );
+}
+
 #[test]
 fn path_mtus_differ() {
     let small = QpAttr {
@@ -365,12 +411,20 @@ fn rnr_retries_used_up() {
         rnr_retry: 3,
         ..quick()
     });
+    // Two RNR NAKs that led to success are not among those that ended it.
+    b.post(Send, 64);
+    while b.node(0).engine.counters().rnr_nak_retry_err < 2 {
+        b.w.run_for(Nanos::from_micros(1));
+    }
+    b.receive(64);
+    b.run();
     b.post(Send, 64);
     b.run();
     b.expect(
         0,
         "rnr-exhausted",
-        "PEER had no receive request posted: it answered RNR NAK 4 times, and rnr_retry allows 3 retries",
+        "PEER had no receive request posted: it answered RNR NAK 4 times without progress, and rnr_retry allows 3 \
+         retries",
     );
 }
 
