@@ -199,9 +199,6 @@ fn line(row: &Row, terms: &Terms, clean: Option<&real::Point>) {
     if let Some(status) = row.real.as_ref().and_then(|real| real.failed) {
         println!("       the QP failed with status {status} (real loop)");
     }
-    if let Some(status) = row.real.as_ref().and_then(|real| real.failed) {
-        println!("       the QP failed with status {status} (real loop)");
-    }
     for (name, point) in [
         ("data", &row.data),
         ("the reverse path", &row.reverse),

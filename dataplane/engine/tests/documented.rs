@@ -1,4 +1,4 @@
-//! `docs/conformance.md` names a test for each rule: they exist.
+//! `docs/conformance.md` names a test for each rule, `docs/counters.md` for each counter: they exist.
 
 use std::fs;
 use std::path::Path;
@@ -16,13 +16,26 @@ fn sources(folder: &Path, text: &mut String) {
 }
 
 #[test]
-fn every_test_that_a_rule_names_exists() {
+fn every_test_that_a_document_names_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut text = String::new();
     sources(&root.join("src"), &mut text);
     sources(&root.join("tests"), &mut text);
+    sources(&root.join("../src"), &mut text);
     sources(&root.join("../tests"), &mut text);
-    let docs = fs::read_to_string(root.join("../../docs/conformance.md")).expect("the document");
+    for (document, least) in [("conformance.md", 50), ("counters.md", 15)] {
+        let path = root.join("../../docs").join(document);
+        let docs = fs::read_to_string(path).expect("the document");
+        let named = check(&docs, &text);
+        assert!(
+            named > least,
+            "{document}: {named} tests; is it still of this form?"
+        );
+    }
+}
+
+/// That each test that the rows of a document name is in the text; how many there are.
+fn check(docs: &str, text: &str) -> usize {
     let mut rules = 0;
     for row in docs.lines().filter(|l| l.starts_with("| ")) {
         // The last cell is between the last two bars; names of tests are in backquotes and have many words.
@@ -35,5 +48,5 @@ fn every_test_that_a_rule_names_exists() {
             assert!(text.contains(&format!("fn {name}(")), "{name} in {row}");
         }
     }
-    assert!(rules > 50, "{rules}: is the document still of this form?");
+    rules
 }
