@@ -75,7 +75,7 @@ pub(super) fn run(args: Args, socket: Option<PathBuf>, verbosity: u8) -> Result<
         arguments: worker_arguments(&args, &socket, verbosity),
         socket,
         mode: config.control.mode,
-        config: text,
+        config: config.text,
     })?;
     Ok(())
 }

@@ -56,7 +56,7 @@ impl<'a> Checker<'a> {
             .map(|nic| self.nic(nic.into_inner(), lcores.len()))
             .collect::<Result<Vec<_>, _>>()?;
         self.together(&nics)?;
-        let impair = self.impair(file.impair, &nics)?;
+        let (impair, text) = self.impair(file.impair, &nics)?;
         let control = self.control(file.control)?;
         let log = file.log.level.map(|level| self.log_filter(level));
         Ok(Config {
@@ -66,6 +66,7 @@ impl<'a> Checker<'a> {
             impair,
             control,
             log: log.transpose()?,
+            text,
         })
     }
 

@@ -11,13 +11,16 @@ use super::{ConfigError, NicConfig, wiring};
 use crate::impair::{KEYS, Names, Spec, SpecError};
 
 impl Checker<'_> {
-    /// Checks all rules: each by itself, and against the NICs and links that there are.
+    /// Checks all rules: each by itself, and against the NICs and links that there are. Gives with them the text as it is
+    /// without the files that it names ([`Config::text`](super::Config::text)).
     pub(super) fn impair(
         &self,
         sections: Vec<Spanned<file::Impair>>,
         nics: &[NicConfig],
-    ) -> Result<Vec<Spec>, ConfigError> {
+    ) -> Result<(Vec<Spec>, String), ConfigError> {
         let wiring = wiring(nics);
+        let mut text = String::new();
+        let mut copied = 0;
         let mut names = Names::default();
         let mut rules = Vec::new();
         for section in sections {
@@ -38,9 +41,20 @@ impl Checker<'_> {
             if let Err(error) = checked {
                 return Err(self.impair_error(error, &keys, at));
             }
+            for (key, value) in &keys {
+                let now = rule.get(key.as_ref()).unwrap_or_default();
+                if now != value.as_ref().0 {
+                    // A list of numbers: nothing in it has to be escaped.
+                    let span = value.span();
+                    text += self.text().get(copied..span.start).unwrap_or_default();
+                    text += &format!("\"{now}\"");
+                    copied = span.end;
+                }
+            }
             rules.push(rule);
         }
-        Ok(rules)
+        text += self.text().get(copied..).unwrap_or_default();
+        Ok((rules, text))
     }
 
     fn impair_error(&self, error: SpecError, keys: &file::Impair, section: usize) -> ConfigError {
@@ -98,6 +112,29 @@ mod tests {
         .unwrap();
         assert_eq!(config.impair.len(), 2);
         assert_eq!(config.impair[1].get("qpn"), Some("17"));
+    }
+
+    #[test]
+    fn a_text_that_names_a_file_is_whole_without_it() {
+        let dir = std::env::temp_dir().join(format!("roceline-whole-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join("delays"), "10us\n20us\n").unwrap();
+        let side = "nic = \"roce0\"\nside = \"tx\"\n";
+        let text = format!(
+            "{NICS}[[impair]]\n{side}delay = \"trace:delays\" # as measured\n[[impair]]\n{side}drop = true\n\
+             [[impair]]\ndelay = 'trace:delays'\n{side}"
+        );
+        let path = dir.join("f.toml");
+        std::fs::write(&path, &text).unwrap();
+        let (config, read) = Config::load(&path).unwrap();
+        std::fs::remove_dir_all(&dir).unwrap();
+        assert_eq!(read, text);
+        let list = "\"list:10000,20000\"";
+        let whole = text.replace("\"trace:delays\"", list);
+        assert_eq!(config.text, whole.replace("'trace:delays'", list));
+        let again = Config::parse("elsewhere", &config.text).unwrap();
+        assert_eq!(again.impair, config.impair);
+        assert_eq!(again.text, config.text);
     }
 
     #[test]

@@ -41,6 +41,9 @@ pub struct Config {
     pub control: SocketConfig,
     /// Log filter, as `ROCELINE_LOG` would give it; `None` leaves the default.
     pub log: Option<String>,
+    /// The text that all this was read from, with the contents of files that it names in the place of their names: a
+    /// worker parses it again, from another directory and perhaps long after the files have gone.
+    pub text: String,
 }
 
 /// `[eal]`.
