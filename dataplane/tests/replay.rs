@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use pcap_file::pcapng::{Block, PcapNgReader, PcapNgWriter};
 use serde_json::Value;
+use support::capture::Capture;
 use support::daemon::Daemon;
 use support::process::Process;
 use support::{PATIENCE, alone, free_port, listening, wait_for};
@@ -205,14 +206,8 @@ fn a_replay_is_seen_by_captures_and_impairments() {
     );
     process.finish(PATIENCE).expect_ok();
     let packets = |path: &Path| {
-        let mut reader = PcapNgReader::new(File::open(path).unwrap()).unwrap();
-        let mut all = Vec::new();
-        while let Some(block) = reader.next_block() {
-            if let Block::EnhancedPacket(packet) = block.unwrap() {
-                all.push(packet.data.into_owned());
-            }
-        }
-        all
+        let packets = Capture::open(path).packets.into_iter();
+        packets.map(|packet| packet.data).collect::<Vec<_>>()
     };
     assert_eq!(packets(&again), packets(&file));
 }

@@ -115,13 +115,15 @@ pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
         left: args.count.unwrap_or(u64::MAX),
         written: 0,
     };
-    let failed = match args.last {
-        Some(_) => session.wait_for_failure()?,
-        None => None,
-    };
-    // The file comes after the start: what is refused leaves none behind.
+    // The file comes after the start: what is refused leaves none behind. And before the wait for a failure, which may
+    // take days: that there can be no file is said now.
     let out = open(&args.write)?;
-    let comments: Vec<String> = failed.iter().map(sentence).collect();
+    let waited = match args.last {
+        Some(_) => session.wait_for_failure(),
+        None => Ok(None),
+    };
+    let found = waited.as_ref().ok().and_then(Option::as_ref);
+    let comments: Vec<String> = found.map(sentence).into_iter().collect();
     let interfaces = &session.started.interfaces;
     let failed = |source| match args.write.to_str() {
         Some("-") => CliError::Output(source),
@@ -135,6 +137,10 @@ pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
     // `tshark -i -` waits for the head of the file before it says that it is ready.
     file.flush().map_err(failed)?;
     // A daemon that ends the connection ends the capture; what came before is in the file, and the file is whole.
+    if let Err(error) = waited {
+        file.finish(&[]).map_err(failed)?;
+        return Err(error);
+    }
     let stopped = match session.record(&mut file, args.last.is_some()) {
         Err(RecordError::File(source)) => return Err(failed(source)),
         Err(RecordError::Daemon(error)) => {

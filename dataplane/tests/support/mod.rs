@@ -4,6 +4,7 @@
 // Each test binary uses its own part of this.
 #![allow(dead_code)]
 
+pub mod capture;
 pub mod daemon;
 pub mod matrix;
 pub mod pair;
