@@ -1,31 +1,33 @@
-//! Serving the messages of control threads between bursts.
+//! Serving the messages of control threads between bursts: here what is about an lcore or a whole context, below it the
+//! objects of one.
+
+mod objects;
+mod qp;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
 use roceline_abi::flush;
-use roceline_abi::layout::{ARM_OFFSET, MAX_CQS, MAX_QPS};
+use roceline_engine::Nanos;
 use roceline_engine::memory::MrAttr;
-use roceline_engine::verbs::{QpAttr, QpError, QpId, QpInit, QpState, mask};
-use roceline_engine::wire::{HeaderTemplate, udp_sport};
-use roceline_engine::{Nanos, Owner};
 use slab::Slab;
 
+use self::objects::{
+    add_channel, create_cq, dereg_mr, destroy_cq, own_pd, reg_mr, set_reach, take_back_async,
+};
+use self::qp::{NewQp, create_qp, destroy_qp, modify_qp, own_qp};
 use super::Lcore;
-use super::context::{Channel, Context, ContextKey, Cq, Mr, Pd, Qp, QpPackets};
+use super::context::{Context, ContextKey, Pd};
 use super::doorbell::Doorbells;
-use super::drain::drain;
 use super::events::EventWriter;
 use super::impair;
 use super::inject;
-use super::message::{Command, EventPipe, NewContext, QueueLoc, Reply, Request};
+use super::message::{Command, NewContext, Reply, Request};
 use super::nic::{Nic, Shared};
 use super::post_mortems::post_mortems;
-use super::queue::{CompletionQueue, RecvQueue, SendQueue};
 use super::snapshot::{counters, snapshot};
 use super::tap;
-use crate::memory::Reach;
 use crate::memory::helper::{CAPACITY, MemHelper};
 
 /// Lcore slot of the one lcore of this version.
@@ -255,317 +257,6 @@ fn open(lcore: &mut Lcore, id: super::message::ContextId, new: NewContext) -> Se
     Ok(Reply::Done)
 }
 
-fn own_pd(shared: &mut Shared, key: ContextKey, pd: u32) -> Result<&mut Pd, Failure> {
-    match shared.pds.get_mut(pd as usize) {
-        Some(found) if found.context == key => Ok(found),
-        _ => failed(libc::EINVAL, format!("PD handle {pd} does not exist")),
-    }
-}
-
-fn own_qp(shared: &Shared, key: ContextKey, handle: u32) -> Result<QpId, Failure> {
-    match shared.contexts[key].qps.get(handle as usize) {
-        Some(id) => Ok(*id),
-        None => failed(libc::EINVAL, format!("QP handle {handle} does not exist")),
-    }
-}
-
-fn own_cq(shared: &mut Shared, key: ContextKey, cq: u32) -> Result<&mut Cq, Failure> {
-    match shared.cqs.get_mut(cq as usize) {
-        Some(found) if found.context == key => Ok(found),
-        _ => failed(libc::EINVAL, format!("CQ handle {cq} does not exist")),
-    }
-}
-
-fn reg_mr(
-    nic: &mut Nic,
-    shared: &mut Shared,
-    key: ContextKey,
-    attr: MrAttr,
-    reach: Reach,
-) -> Served {
-    own_pd(shared, key, attr.pd)?;
-    let info = match nic.engine.register(attr) {
-        Ok(info) => info,
-        Err(error) => return failed(libc::ENOMEM, error.to_string()),
-    };
-    own_pd(shared, key, attr.pd)?.users += 1;
-    let MrAttr {
-        pd,
-        addr,
-        len,
-        access,
-        ..
-    } = attr;
-    let index = info.index as usize;
-    if index >= nic.mrs.len() {
-        // Keys in quarantine have indices of their own.
-        nic.mrs.resize_with(index + 1, || None);
-    }
-    nic.mrs[index] = Some(Mr {
-        context: key,
-        pd,
-        info,
-        addr,
-        len,
-        access,
-        reach,
-        in_flight: 0,
-        dereg: None,
-    });
-    Ok(Reply::Mr {
-        handle: info.index,
-        lkey: info.lkey,
-        rkey: info.rkey,
-    })
-}
-
-/// Copies to and from mapped memory never outlast a poll, so the old mappings are no longer used when this returns.
-fn set_reach(nic: &mut Nic, key: ContextKey, handle: u32, reach: Reach) -> Served {
-    let mr = nic.mrs.get_mut(handle as usize).and_then(Option::as_mut);
-    match mr.filter(|mr| mr.context == key && mr.dereg.is_none()) {
-        Some(mr) => {
-            mr.reach = reach;
-            Ok(Reply::Done)
-        }
-        None => failed(libc::EINVAL, format!("MR handle {handle} does not exist")),
-    }
-}
-
-/// True if it is done, false if the reply comes later.
-fn dereg_mr(
-    nic: &mut Nic,
-    shared: &mut Shared,
-    key: ContextKey,
-    handle: u32,
-    reply: &SyncSender<Reply>,
-) -> Result<bool, Failure> {
-    let slot = match nic.mrs.get_mut(handle as usize) {
-        Some(slot)
-            if slot
-                .as_ref()
-                .is_some_and(|m| m.context == key && m.dereg.is_none()) =>
-        {
-            slot
-        }
-        _ => return failed(libc::EINVAL, format!("MR handle {handle} does not exist")),
-    };
-    let Some(mr) = slot else { return Ok(true) };
-    // From here no new operation can name the region; those under way still write to it, so the program may
-    // not have it back yet.
-    let _ = nic.engine.deregister(mr.info.lkey);
-    if let Some(pd) = shared.pds.get_mut(mr.pd as usize) {
-        pd.users = pd.users.saturating_sub(1);
-    }
-    if mr.in_flight == 0 {
-        *slot = None;
-        return Ok(true);
-    }
-    mr.dereg = Some(reply.clone());
-    Ok(false)
-}
-
-fn add_channel(shared: &mut Shared, key: ContextKey, pipe: EventPipe) -> Reply {
-    let channel = Channel {
-        events: EventWriter::new(pipe, 1024),
-    };
-    Reply::Handle(shared.contexts[key].channels.insert(channel) as u32)
-}
-
-fn create_cq(
-    shared: &mut Shared,
-    key: ContextKey,
-    queue: QueueLoc,
-    channel: Option<u32>,
-    user_handle: u64,
-) -> Served {
-    if shared.cqs.len() >= MAX_CQS {
-        return failed(libc::ENOMEM, format!("no CQ left: {MAX_CQS} exist"));
-    }
-    let context = &shared.contexts[key];
-    if let Some(channel) = channel {
-        if !context.channels.contains(channel as usize) {
-            return failed(
-                libc::EINVAL,
-                format!("completion channel {channel} does not exist"),
-            );
-        }
-    }
-    let file = Arc::clone(&context.file);
-    let handle = shared.cqs.insert(Cq {
-        context: key,
-        queue: CompletionQueue::new(Arc::clone(&file), queue),
-        channel,
-        user_handle,
-        comp_events: 0,
-        async_events: 0,
-        failed: false,
-        users: 0,
-    });
-    // A handle is used again: its arm word may be left set.
-    file.store_u32(ARM_OFFSET + 4 * handle as u64, 0);
-    Ok(Reply::Handle(handle as u32))
-}
-
-fn destroy_cq(shared: &mut Shared, key: ContextKey, handle: u32) -> Served {
-    let users = own_cq(shared, key, handle)?.users;
-    if users > 0 {
-        return failed(
-            libc::EBUSY,
-            format!("CQ {handle} still serves {users} queues of QPs"),
-        );
-    }
-    let cq = shared.cqs.remove(handle as usize);
-    let mut unread = 0;
-    if let Some(channel) = cq
-        .channel
-        .and_then(|c| shared.contexts[key].channels.get_mut(c as usize))
-    {
-        unread = channel
-            .events
-            .take_back(|r| u64::from_ne_bytes(*r) == cq.user_handle);
-        if channel.events.has_pending() {
-            shared.note_events(key);
-        }
-    }
-    let unread_async = take_back_async(shared, key, cq.user_handle);
-    Ok(Reply::Events {
-        comp: cq.comp_events.saturating_sub(unread),
-        asynchronous: cq.async_events.saturating_sub(unread_async),
-    })
-}
-
-/// Takes the unread asynchronous events of an object back; gives their number.
-fn take_back_async(shared: &mut Shared, key: ContextKey, element: u64) -> u32 {
-    let events = &mut shared.contexts[key].async_events;
-    let unread = events.take_back(|record| record[..8] == element.to_ne_bytes());
-    if events.has_pending() {
-        shared.note_events(key);
-    }
-    unread
-}
-
-struct NewQp {
-    init: QpInit,
-    sq: QueueLoc,
-    rq: QueueLoc,
-    max_recv_wr: u32,
-    user_handle: u64,
-}
-
-fn create_qp(nic: &mut Nic, shared: &mut Shared, key: ContextKey, new: NewQp) -> Served {
-    let mut init = new.init;
-    own_pd(shared, key, init.pd)?;
-    own_cq(shared, key, init.send_cq)?;
-    own_cq(shared, key, init.recv_cq)?;
-    if shared.contexts[key].qps.len() >= MAX_QPS {
-        return failed(
-            libc::ENOMEM,
-            format!("no QP left: the context has {MAX_QPS}"),
-        );
-    }
-    // As many requests as the shared queue holds, so that the engine's queue is never the fuller one.
-    init.max_send_wr = new.sq.mask;
-    let id = match nic.engine.create_qp(&init) {
-        Ok(id) => id,
-        Err(error @ QpError::Full(_)) => {
-            return failed(libc::ENOMEM, error.to_string());
-        }
-        Err(error) => return failed(libc::EOPNOTSUPP, error.to_string()),
-    };
-    let Context { pid, comm, .. } = shared.contexts[key];
-    nic.engine.set_owner(id, Owner { pid, name: comm });
-    own_pd(shared, key, init.pd)?.users += 1;
-    own_cq(shared, key, init.send_cq)?.users += 1;
-    own_cq(shared, key, init.recv_cq)?.users += 1;
-    let context = &mut shared.contexts[key];
-    let handle = context.qps.insert(id) as u32;
-    context.bell_limit = context.bell_limit.max(handle + 1);
-    // The hot loop must not grow these: every QP can be in each of them once.
-    context.sends.reserve(context.qps.len());
-    context.paused.reserve(context.qps.len());
-    nic.qps.insert(Box::new(Qp {
-        id,
-        context: key,
-        handle,
-        pd: init.pd,
-        send_cq: init.send_cq,
-        recv_cq: init.recv_cq,
-        user_handle: new.user_handle,
-        async_events: 0,
-        sq: SendQueue::new(
-            Arc::clone(&context.file),
-            new.sq,
-            init.max_send_sge,
-            init.max_inline,
-        ),
-        rq: RecvQueue::new(Arc::clone(&context.file), new.rq, init.max_recv_sge),
-        max_recv_wr: new.max_recv_wr,
-        template: None,
-        ip_id: 0,
-        tx_waiting: 0,
-        placing: [0; 2],
-        in_sends: false,
-        paused: false,
-        packets: QpPackets::default(),
-    }));
-    Ok(Reply::Qp { handle, qpn: id.0 })
-}
-
-fn modify_qp(
-    nic: &mut Nic,
-    shared: &mut Shared,
-    key: ContextKey,
-    handle: u32,
-    attr: &QpAttr,
-    attr_mask: u32,
-    now: Nanos,
-) -> Served {
-    let id = own_qp(shared, key, handle)?;
-    if attr_mask & mask::PATH_MTU != 0 && attr.path_mtu > nic.info.active_mtu {
-        return failed(
-            libc::EINVAL,
-            format!(
-                "path MTU {} is more than the active MTU {} of {}; ask for less, or raise `mtu` of the NIC",
-                attr.path_mtu.bytes(),
-                nic.info.active_mtu.bytes(),
-                nic.info.name
-            ),
-        );
-    }
-    if let Err(error) = nic
-        .engine
-        .modify_qp(id, attr, attr_mask, now, &mut shared.out)
-    {
-        return failed(
-            libc::EINVAL,
-            format!("QP {:#x} of {}: {error}", id.0, nic.info.name),
-        );
-    }
-    drain(nic, shared);
-    nic.more_due = true;
-    let Ok((current, _)) = nic.engine.query_qp(id) else {
-        return Ok(Reply::Done);
-    };
-    let Some(qp) = nic.qps.get_mut(id) else {
-        return Ok(Reply::Done);
-    };
-    if attr_mask & (mask::AV | mask::DEST_QPN) != 0 {
-        let path = &current.path;
-        let sport = udp_sport(path.flow_label, id.0, current.dest_qpn);
-        qp.template = Some(HeaderTemplate::new(path, sport, current.dest_qpn, 0xffff));
-    }
-    if attr_mask & mask::STATE != 0 && current.state == QpState::Reset {
-        qp.sq.reset();
-        qp.rq.reset();
-        qp.template = None;
-    } else if !qp.in_sends {
-        // Requests may have been posted before the state allowed them to be read.
-        qp.in_sends = true;
-        shared.contexts[key].sends.push_back(id);
-    }
-    Ok(Reply::Done)
-}
-
 /// The end of all devices, where no supervisor is left to tell of it after this process: what that would do.
 fn fatal(lcore: &mut Lcore) {
     let Lcore { nics, shared, .. } = lcore;
@@ -594,27 +285,6 @@ fn fatal(lcore: &mut Lcore) {
         shared.note_events(key);
     }
     lcore.write_events(Nanos::ZERO);
-}
-
-/// Frees a QP; gives the number of its asynchronous events and their element.
-fn destroy_qp(nic: &mut Nic, shared: &mut Shared, key: ContextKey, id: QpId) -> (u32, u64) {
-    let _ = nic.engine.destroy_qp(id);
-    let Some(qp) = nic.qps.remove(id) else {
-        return (0, 0);
-    };
-    let context = &mut shared.contexts[key];
-    context.qps.try_remove(qp.handle as usize);
-    context.sends.retain(|&q| q != id);
-    context.paused.retain(|&q| q != id);
-    if let Some(pd) = shared.pds.get_mut(qp.pd as usize) {
-        pd.users = pd.users.saturating_sub(1);
-    }
-    for cq in [qp.send_cq, qp.recv_cq] {
-        if let Some(cq) = shared.cqs.get_mut(cq as usize) {
-            cq.users = cq.users.saturating_sub(1);
-        }
-    }
-    (qp.async_events, qp.user_handle)
 }
 
 /// Frees all that a context has. The context itself goes when its last memory operation has ended.

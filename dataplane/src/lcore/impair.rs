@@ -368,9 +368,7 @@ pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
 fn settle(nic: &mut Nic, shared: &mut Shared, held: usize) {
     let impair = &mut nic.impair;
     shared.held = (shared.held + impair.held()).saturating_sub(held);
-    if impair.stations().any(|(_, station)| station.is_idle()) || impair.rx.is_none() {
-        impair.settle();
-    }
+    impair.settle();
 }
 
 /// Serves a message about rules.

@@ -1,0 +1,198 @@
+//! Protection domains, memory regions, completion channels and completion queues: made, changed and freed for the
+//! context that asks, and for no other's handle.
+
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+
+use roceline_abi::layout::{ARM_OFFSET, MAX_CQS};
+use roceline_engine::memory::MrAttr;
+
+use super::{Failure, Served, failed};
+use crate::lcore::context::{Channel, ContextKey, Cq, Mr, Pd};
+use crate::lcore::events::EventWriter;
+use crate::lcore::message::{EventPipe, QueueLoc, Reply};
+use crate::lcore::nic::{Nic, Shared};
+use crate::lcore::queue::CompletionQueue;
+use crate::memory::Reach;
+
+pub(super) fn own_pd(shared: &mut Shared, key: ContextKey, pd: u32) -> Result<&mut Pd, Failure> {
+    match shared.pds.get_mut(pd as usize) {
+        Some(found) if found.context == key => Ok(found),
+        _ => failed(libc::EINVAL, format!("PD handle {pd} does not exist")),
+    }
+}
+
+pub(super) fn own_cq(shared: &mut Shared, key: ContextKey, cq: u32) -> Result<&mut Cq, Failure> {
+    match shared.cqs.get_mut(cq as usize) {
+        Some(found) if found.context == key => Ok(found),
+        _ => failed(libc::EINVAL, format!("CQ handle {cq} does not exist")),
+    }
+}
+
+pub(super) fn reg_mr(
+    nic: &mut Nic,
+    shared: &mut Shared,
+    key: ContextKey,
+    attr: MrAttr,
+    reach: Reach,
+) -> Served {
+    own_pd(shared, key, attr.pd)?;
+    let info = match nic.engine.register(attr) {
+        Ok(info) => info,
+        Err(error) => return failed(libc::ENOMEM, error.to_string()),
+    };
+    own_pd(shared, key, attr.pd)?.users += 1;
+    let MrAttr {
+        pd,
+        addr,
+        len,
+        access,
+        ..
+    } = attr;
+    let index = info.index as usize;
+    if index >= nic.mrs.len() {
+        // Keys in quarantine have indices of their own.
+        nic.mrs.resize_with(index + 1, || None);
+    }
+    nic.mrs[index] = Some(Mr {
+        context: key,
+        pd,
+        info,
+        addr,
+        len,
+        access,
+        reach,
+        in_flight: 0,
+        dereg: None,
+    });
+    Ok(Reply::Mr {
+        handle: info.index,
+        lkey: info.lkey,
+        rkey: info.rkey,
+    })
+}
+
+/// Copies to and from mapped memory never outlast a poll, so the old mappings are no longer used when this returns.
+pub(super) fn set_reach(nic: &mut Nic, key: ContextKey, handle: u32, reach: Reach) -> Served {
+    let mr = nic.mrs.get_mut(handle as usize).and_then(Option::as_mut);
+    match mr.filter(|mr| mr.context == key && mr.dereg.is_none()) {
+        Some(mr) => {
+            mr.reach = reach;
+            Ok(Reply::Done)
+        }
+        None => failed(libc::EINVAL, format!("MR handle {handle} does not exist")),
+    }
+}
+
+/// True if it is done, false if the reply comes later.
+pub(super) fn dereg_mr(
+    nic: &mut Nic,
+    shared: &mut Shared,
+    key: ContextKey,
+    handle: u32,
+    reply: &SyncSender<Reply>,
+) -> Result<bool, Failure> {
+    let slot = match nic.mrs.get_mut(handle as usize) {
+        Some(slot)
+            if slot
+                .as_ref()
+                .is_some_and(|m| m.context == key && m.dereg.is_none()) =>
+        {
+            slot
+        }
+        _ => return failed(libc::EINVAL, format!("MR handle {handle} does not exist")),
+    };
+    let Some(mr) = slot else { return Ok(true) };
+    // From here no new operation can name the region; those under way still write to it, so the program may
+    // not have it back yet.
+    let _ = nic.engine.deregister(mr.info.lkey);
+    if let Some(pd) = shared.pds.get_mut(mr.pd as usize) {
+        pd.users = pd.users.saturating_sub(1);
+    }
+    if mr.in_flight == 0 {
+        *slot = None;
+        return Ok(true);
+    }
+    mr.dereg = Some(reply.clone());
+    Ok(false)
+}
+
+pub(super) fn add_channel(shared: &mut Shared, key: ContextKey, pipe: EventPipe) -> Reply {
+    let channel = Channel {
+        events: EventWriter::new(pipe, 1024),
+    };
+    Reply::Handle(shared.contexts[key].channels.insert(channel) as u32)
+}
+
+pub(super) fn create_cq(
+    shared: &mut Shared,
+    key: ContextKey,
+    queue: QueueLoc,
+    channel: Option<u32>,
+    user_handle: u64,
+) -> Served {
+    if shared.cqs.len() >= MAX_CQS {
+        return failed(libc::ENOMEM, format!("no CQ left: {MAX_CQS} exist"));
+    }
+    let context = &shared.contexts[key];
+    if let Some(channel) = channel {
+        if !context.channels.contains(channel as usize) {
+            return failed(
+                libc::EINVAL,
+                format!("completion channel {channel} does not exist"),
+            );
+        }
+    }
+    let file = Arc::clone(&context.file);
+    let handle = shared.cqs.insert(Cq {
+        context: key,
+        queue: CompletionQueue::new(Arc::clone(&file), queue),
+        channel,
+        user_handle,
+        comp_events: 0,
+        async_events: 0,
+        failed: false,
+        users: 0,
+    });
+    // A handle is used again: its arm word may be left set.
+    file.store_u32(ARM_OFFSET + 4 * handle as u64, 0);
+    Ok(Reply::Handle(handle as u32))
+}
+
+pub(super) fn destroy_cq(shared: &mut Shared, key: ContextKey, handle: u32) -> Served {
+    let users = own_cq(shared, key, handle)?.users;
+    if users > 0 {
+        return failed(
+            libc::EBUSY,
+            format!("CQ {handle} still serves {users} queues of QPs"),
+        );
+    }
+    let cq = shared.cqs.remove(handle as usize);
+    let mut unread = 0;
+    if let Some(channel) = cq
+        .channel
+        .and_then(|c| shared.contexts[key].channels.get_mut(c as usize))
+    {
+        unread = channel
+            .events
+            .take_back(|r| u64::from_ne_bytes(*r) == cq.user_handle);
+        if channel.events.has_pending() {
+            shared.note_events(key);
+        }
+    }
+    let unread_async = take_back_async(shared, key, cq.user_handle);
+    Ok(Reply::Events {
+        comp: cq.comp_events.saturating_sub(unread),
+        asynchronous: cq.async_events.saturating_sub(unread_async),
+    })
+}
+
+/// Takes the unread asynchronous events of an object back; gives their number.
+pub(super) fn take_back_async(shared: &mut Shared, key: ContextKey, element: u64) -> u32 {
+    let events = &mut shared.contexts[key].async_events;
+    let unread = events.take_back(|record| record[..8] == element.to_ne_bytes());
+    if events.has_pending() {
+        shared.note_events(key);
+    }
+    unread
+}
