@@ -230,7 +230,7 @@ fn rights(access: u32) -> String {
 }
 
 fn ports(out: &mut impl Write, reply: &PortsReply) -> io::Result<()> {
-    let mut table = Table::new(&["device", ">port", "state", "mac", ">mtu"]);
+    let mut table = Table::new(&["device", ">port", "state", "mac", ">mtu", ">rules"]);
     let mut counters = Table::new(&["device", "counter", ">value"]);
     for port in &reply.ports {
         table.row(vec![
@@ -239,12 +239,19 @@ fn ports(out: &mut impl Write, reply: &PortsReply) -> io::Result<()> {
             port.state.clone(),
             port.mac.clone(),
             port.mtu.to_string(),
+            port.rules.to_string(),
         ]);
         for (name, value) in &port.counters {
             counters.row(vec![port.device.clone(), name.clone(), value.to_string()]);
         }
     }
     table.write(out, "no ports")?;
+    if reply.ports.iter().any(|port| port.rules > 0) {
+        writeln!(
+            out,
+            "rules impair packets on purpose: `roceline impair list` shows what they do"
+        )?;
+    }
     writeln!(out)?;
     counters.write(out, "no counters")
 }
@@ -296,6 +303,24 @@ mod tests {
             text(|out| qps(out, &QpsReply { qps: vec![] })),
             "no queue pairs\n"
         );
+    }
+
+    #[test]
+    fn ports_say_whether_rules_impair_them() {
+        let port = |device: &str, rules: u32| {
+            serde_json::json!({ "device": device, "port": 1, "state": "ACTIVE",
+            "mac": "02:00:00:00:00:01", "mtu": 4200, "rules": rules, "counters": {} })
+        };
+        let shown = |rules| {
+            let reply = serde_json::json!({ "ports": [port("roce0", 0), port("roce1", rules)] });
+            text(|out| ports(out, &decode(reply).unwrap()))
+        };
+        assert!(
+            shown(2).contains("4200      2\nrules impair packets on purpose"),
+            "{}",
+            shown(2)
+        );
+        assert!(!shown(0).contains("on purpose"));
     }
 
     #[test]

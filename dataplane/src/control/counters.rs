@@ -23,8 +23,8 @@ const STILL_HW: [&str; 11] = [
     "cc_rx_cnp_pkts",
     "cc_tx_cnp_pkts",
 ];
-/// Port counters that no event of ours moves: the link never goes down, and there is no multicast, no virtual lane and no
-/// flow control.
+/// Port counters that no event of ours moves: there is no multicast, no virtual lane and no flow control, and links
+/// that come and go are not counted.
 const STILL_PORT: [&str; 13] = [
     "VL15_dropped",
     "excessive_buffer_overrun_errors",

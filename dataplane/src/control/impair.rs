@@ -182,6 +182,12 @@ impl Impairments {
         Ok(RemovedReply { rules })
     }
 
+    /// Rules at the places of a NIC.
+    pub fn count(&self, nic: u32) -> usize {
+        let stands = |rule: &&Entry| rule.places.iter().any(|place| place.nic == nic);
+        self.state().rules.iter().filter(stands).count()
+    }
+
     /// The rules with their counts.
     pub fn list(&self, shared: &Shared) -> Result<ImpairReply, CommandError> {
         let state = self.state();
@@ -312,6 +318,9 @@ mod tests {
             )
         );
         assert_eq!(row(1).1, Some("cable from roce1"));
+        let ports = ask(&shared, 4711, r#"{"query":"ports"}"#).unwrap();
+        let rules = |port: usize| ports["ports"][port]["rules"].as_u64();
+        assert_eq!((rules(0), rules(1)), (Some(1), Some(2)));
         assert_eq!(
             row(2),
             (Some("ce"), Some("roce1 rx"), Some(2), Some("mark_ce"))

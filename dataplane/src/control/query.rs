@@ -185,6 +185,9 @@ pub struct Port {
     pub mac: String,
     /// MTU: bytes of an IP packet.
     pub mtu: u32,
+    /// Impairment rules at its sides, and on the link in the direction from it.
+    #[serde(default)]
+    pub rules: usize,
     /// Packets, bytes, drops and their causes.
     pub counters: BTreeMap<String, u64>,
 }
@@ -326,7 +329,10 @@ pub(super) fn answer(shared: &Shared, peer: Peer, payload: &[u8]) -> Result<Vec<
         Query::Ports => {
             let all = ask(shared, || Command::Counters)?;
             json(&PortsReply {
-                ports: nics.iter().map(|nic| port(nic, &all)).collect(),
+                ports: nics
+                    .iter()
+                    .map(|nic| port(nic, shared.impairments.count(nic.index), &all))
+                    .collect(),
             })
         }
         Query::Stat => {
@@ -461,7 +467,7 @@ fn counters(nic: &NicInfo, all: &[(u32, Snapshot)]) -> (NicCounters, BTreeMap<St
     (counters, port)
 }
 
-fn port(nic: &NicInfo, all: &[(u32, Snapshot)]) -> Port {
+fn port(nic: &NicInfo, rules: usize, all: &[(u32, Snapshot)]) -> Port {
     Port {
         device: nic.name.clone(),
         port: limits::PORT.into(),
@@ -472,6 +478,7 @@ fn port(nic: &NicInfo, all: &[(u32, Snapshot)]) -> Port {
         },
         mac: mac(nic.mac),
         mtu: nic.port_mtu,
+        rules,
         counters: counters(nic, all).1,
     }
 }

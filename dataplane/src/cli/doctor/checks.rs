@@ -1,5 +1,6 @@
 //! The checks. Each looks at one thing and makes one finding.
 
+use std::collections::BTreeSet;
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,12 +12,14 @@ use super::Finding;
 use crate::cli::shim;
 use crate::config::allowed_cpus;
 use crate::control::client::{Client, ClientError};
+use crate::control::impair::{ImpairReply, RuleLine};
 use crate::control::query::{Lcore, LcoresReply, Query, VersionReply};
 
 /// What a daemon says of itself.
 struct Daemon {
     version: VersionReply,
     lcores: Vec<Lcore>,
+    rules: Vec<RuleLine>,
 }
 
 /// Looks at everything.
@@ -35,6 +38,9 @@ pub(super) fn all(socket: &Path) -> Vec<Finding> {
         tool("ibv_devices", "ibverbs-utils"),
         tool("ib_write_bw", "perftest"),
     ];
+    if let Ok(daemon) = &daemon {
+        findings.push(impairments(&daemon.rules));
+    }
     if let (Ok(daemon), Ok(shim)) = (&daemon, &shim) {
         findings.push(end_to_end(socket, shim, daemon));
     }
@@ -45,7 +51,12 @@ fn ask(socket: &Path) -> Result<Daemon, ClientError> {
     let client = Client::connect(socket)?;
     let version = client.ask::<VersionReply>(&Query::Version)?;
     let lcores = client.ask::<LcoresReply>(&Query::Lcores)?.lcores;
-    Ok(Daemon { version, lcores })
+    let rules = client.ask::<ImpairReply>(&Query::Impair)?.rules;
+    Ok(Daemon {
+        version,
+        lcores,
+        rules,
+    })
 }
 
 fn cpus(allowed: &[usize], daemon: Option<&Daemon>) -> Finding {
@@ -133,6 +144,21 @@ fn daemon_reachable(socket: &Path, daemon: &Result<Daemon, ClientError>) -> Find
             Finding::missing(WHAT, found, remedy)
         }
     }
+}
+
+/// Rules that somebody made and forgot explain much that looks like a fault.
+fn impairments(rules: &[RuleLine]) -> Finding {
+    const WHAT: &str = "impairments";
+    if rules.is_empty() {
+        return Finding::ok(WHAT, "no rules");
+    }
+    let places: BTreeSet<&str> = rules.iter().map(|rule| rule.place.as_str()).collect();
+    let places: Vec<&str> = places.into_iter().collect();
+    Finding::off(
+        WHAT,
+        format!("packets are impaired on purpose: {}", places.join(", ")),
+        "`roceline impair list` shows the rules, `roceline impair clear` removes them",
+    )
 }
 
 fn shim_found(shim: &Result<PathBuf, shim::ShimError>) -> Finding {
@@ -297,6 +323,7 @@ fn end_to_end(socket: &Path, shim: &Path, daemon: &Daemon) -> Finding {
 mod tests {
     use super::super::State;
     use super::*;
+    use crate::impair::Spec;
 
     #[test]
     fn one_cpu_is_said() {
@@ -331,6 +358,34 @@ mod tests {
                 .remedy
                 .is_some_and(|remedy| remedy.contains("roceline nic"))
         );
+    }
+
+    #[test]
+    fn rules_that_were_forgotten_are_told() {
+        assert_eq!(impairments(&[]).state, State::Ok);
+        let rule = |id, place: &str| RuleLine {
+            id,
+            name: format!("rule{id}"),
+            place: place.into(),
+            seen: 0,
+            matched: 0,
+            hit: 0,
+            dropped: 0,
+            text: "drop".into(),
+            rule: Spec::default(),
+        };
+        let rules = [
+            rule(1, "roce1 rx"),
+            rule(2, "roce0 tx"),
+            rule(3, "roce1 rx"),
+        ];
+        let finding = impairments(&rules);
+        assert_eq!(finding.state, State::Off);
+        assert!(
+            finding.found.ends_with(": roce0 tx, roce1 rx"),
+            "{finding:?}"
+        );
+        assert!(finding.remedy.is_some_and(|r| r.contains("impair clear")));
     }
 
     #[test]
