@@ -16,6 +16,7 @@ use signal_hook::iterator::Signals;
 
 use crate::config::{Config, Hugepages, Idle, PortSpec};
 use crate::control::counter_files::CounterFiles;
+use crate::control::machine::Machine;
 use crate::control::tree::Tree;
 use crate::control::{ControlConfig, ControlError, DeviceLimits, LcorePort, Listener};
 use crate::failures::FailureLog;
@@ -85,7 +86,11 @@ pub fn run(config: Config, from: Start, ready: impl FnOnce()) -> Result<(), Daem
         what: "signal handlers",
         source,
     })?;
-    let infos: Arc<[NicInfo]> = config.nic_infos().into();
+    let machine = Machine::from_environment();
+    let mut infos = config.nic_infos();
+    let first = machine.first_uverbs();
+    infos.iter_mut().for_each(|nic| nic.uverbs += first);
+    let infos: Arc<[NicInfo]> = infos.into();
     let neighbours = Arc::new(config.neighbours(&infos));
     let Inherited {
         keeper,
@@ -179,10 +184,11 @@ pub fn run(config: Config, from: Start, ready: impl FnOnce()) -> Result<(), Daem
 
     // From here on there is more to tidy up, and nothing that takes long.
     drop(starting);
-    let mut tree = Tree::create(&socket, &infos).map_err(|source| DaemonError::Tree {
-        socket: socket.clone(),
-        source,
-    })?;
+    let mut tree =
+        Tree::create_beside(machine, &socket, &infos).map_err(|source| DaemonError::Tree {
+            socket: socket.clone(),
+            source,
+        })?;
     tree.stay();
     let counters =
         CounterFiles::start(tree, Arc::clone(&infos), mailbox.clone()).map_err(|source| {

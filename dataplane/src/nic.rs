@@ -19,8 +19,10 @@ pub struct GidEntry {
 /// A NIC as configured.
 #[derive(Clone, Debug)]
 pub struct NicInfo {
-    /// Index: N of `uverbsN`, and of the NIC on its lcore.
+    /// Index: of the NIC in the configuration, and on its lcore.
     pub index: u32,
+    /// N of `uverbsN`: the index, or above the numbers that the kernel gives to other devices.
+    pub uverbs: u32,
     /// Device name, `roce0`.
     pub name: String,
     /// MAC address.

@@ -7,14 +7,16 @@
 mod support;
 
 use std::env;
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use support::daemon::{Daemon, Objects};
+use support::daemon::{Daemon, Objects, PAIR};
 use support::matrix::{self, Case};
 use support::pair::{End, Pair, rows};
-use support::{PATIENCE, alone};
+use support::process::Process;
+use support::{PATIENCE, alone, wait_for};
 
 /// The two ends of the preset: two devices, or one as its own peer.
 fn ends(daemon: &Daemon, loopback: bool) -> (End<'_>, End<'_>) {
@@ -64,7 +66,7 @@ fn a_limited_program_sees_one_device() {
     let _alone = alone();
     let daemon = Daemon::pair();
     let mut command = daemon.run(&["--device", "roce1"], "ibv_devices", &[]);
-    let listed = support::process::Process::start(daemon.dir(), "limited", &mut command)
+    let listed = Process::start(daemon.dir(), "limited", &mut command)
         .finish(PATIENCE)
         .expect_ok();
     assert!(listed.stdout.contains("roce1"), "{}", listed.report());
@@ -91,7 +93,7 @@ fn libraries_loaded_at_run_time_open_a_device() {
     let daemon = Daemon::pair();
     const BUNDLED: &str = "libibverbs-0a1b2c3d.so.1.14.41.0";
     let versions = daemon.dir().join("versions");
-    std::fs::write(&versions, "IBVERBS_1.1 { global: ibv_*; local: *; };").expect("a file");
+    fs::write(&versions, "IBVERBS_1.1 { global: ibv_*; local: *; };").expect("a file");
     let linker = format!(
         "-Wl,-soname,{BUNDLED},--version-script,{}",
         versions.display()
@@ -117,6 +119,79 @@ fn libraries_loaded_at_run_time_open_a_device() {
             ended.report()
         );
     }
+}
+
+/// A machine with a device `real0` that is made of files. Its `modalias` is one for which every test machine has a provider.
+fn machine(daemon: &Daemon) -> PathBuf {
+    let root = daemon.dir().join("machine");
+    for (path, content) in [
+        ("sys/class/infiniband_verbs/abi_version", "6\n"),
+        ("sys/class/infiniband_verbs/uverbs0/ibdev", "real0\n"),
+        ("sys/class/infiniband_verbs/uverbs0/abi_version", "2\n"),
+        ("sys/class/infiniband_verbs/uverbs0/dev", "231:192\n"),
+        ("sys/class/infiniband/real0/node_type", "1: CA\n"),
+        (
+            "sys/class/infiniband/real0/node_guid",
+            "0000:00ff:fe00:0abc\n",
+        ),
+        (
+            "sys/class/infiniband/real0/device/modalias",
+            "rdma_device:Nrxe\n",
+        ),
+        ("dev/infiniband/uverbs0", "a node of the kernel's\n"),
+    ] {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
+        fs::write(path, content).expect("a file");
+    }
+    root
+}
+
+#[test]
+fn devices_of_the_machine_are_seen_beside_ours() {
+    let _alone = alone();
+    let mut daemon = Daemon::prepare(PAIR);
+    let mut command = daemon.command();
+    command.env("ROCELINE_MACHINE_ROOT", machine(&daemon));
+    daemon.launch_by(command);
+    daemon.expect_ready();
+
+    let listed = |options: &[&str]| {
+        let mut command = daemon.run(options, "ibv_devices", &[]);
+        let ended = Process::start(daemon.dir(), "list", &mut command)
+            .finish(PATIENCE)
+            .expect_ok();
+        let names = ended.stdout.lines().skip(2);
+        let names = names.filter_map(|line| line.split_ascii_whitespace().next());
+        let mut names: Vec<String> = names.map(str::to_owned).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(listed(&[]), ["real0", "roce0", "roce1"]);
+    assert_eq!(listed(&["--device", "roce1"]), ["roce1"]);
+
+    let devices = daemon.json(&["show", "devices"]);
+    let uverbs = |i: usize| devices["devices"][i]["uverbs"].as_str();
+    assert_eq!(
+        (uverbs(0), uverbs(1)),
+        (Some("uverbs512"), Some("uverbs513"))
+    );
+    let node = daemon
+        .run_program("node", "cat", &["/dev/infiniband/uverbs0"])
+        .expect_ok();
+    assert_eq!(node.stdout, "a node of the kernel's\n");
+    for device in ["roce0", "roce1"] {
+        daemon
+            .run_program("open", "ibv_devinfo", &["-d", device])
+            .expect_ok();
+    }
+
+    let class = daemon.dir().join("machine/sys/class");
+    fs::remove_dir_all(class.join("infiniband/real0")).expect("a directory of ours");
+    fs::remove_dir_all(class.join("infiniband_verbs/uverbs0")).expect("a directory of ours");
+    wait_for("the links to go", PATIENCE, || {
+        listed(&[]) == ["roce0", "roce1"]
+    });
 }
 
 #[test]

@@ -3,6 +3,9 @@
 //! In: `ROCELINE_SOCKET`, `XDG_RUNTIME_DIR` and `ROCELINE_DEVICE`, read once, and the paths that a program names.
 //! Out: the same paths below the tree, and back. The test whether a path is ours is a comparison of a prefix; all
 //! else happens only for ours.
+//!
+//! In the tree's `/dev/infiniband` a file is a device of the daemon, and a link leads to a node of the kernel's, which is
+//! opened as it is. Devices of the kernel's below `/sys/class` are links as well, which the kernel follows by itself.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::fmt::Write;
@@ -14,8 +17,8 @@ use crate::sys::{self, Fail, fail};
 
 /// Longest path that the kernel takes, with its NUL.
 const PATH_BYTES: usize = libc::PATH_MAX as usize;
-/// Devices that a tree can hold; more than the kernel gives minor numbers to.
-const MAX_DEVICES: u32 = 1024;
+/// Above any N of `uverbsN`: the kernel gives up to 1024 of them, and the daemon stays near.
+const MAX_DEVICES: u32 = 4096;
 const DEV: &[u8] = b"/dev/infiniband";
 const UVERBS: &[u8] = b"/dev/infiniband/uverbs";
 
@@ -213,7 +216,7 @@ unsafe fn matches(path: *const c_char) -> bool {
     }
 }
 
-/// N of `/dev/infiniband/uverbsN`.
+/// N of `/dev/infiniband/uverbsN`, unless that is a device of the kernel's.
 ///
 /// # Safety
 /// `path` is null or a C string.
@@ -224,7 +227,24 @@ pub unsafe fn uverbs_number(path: *const c_char) -> Option<u32> {
     }
     // SAFETY: a C string, and not null.
     let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
-    number(bytes.strip_prefix(UVERBS)?)
+    let n = number(bytes.strip_prefix(UVERBS)?)?;
+    kernels_node(place()?, bytes).is_none().then_some(n)
+}
+
+/// Where the entry `path` of `/dev/infiniband` leads, if that is a node of the kernel's.
+#[cold]
+fn kernels_node(place: &Place, path: &[u8]) -> Option<PathBuf> {
+    if path.get(DEV.len()) != Some(&b'/') || !path.starts_with(DEV) {
+        return None;
+    }
+    let mut entry = PathBuf::new();
+    entry.push(place.root.bytes())?;
+    entry.push(path)?;
+    let mut node = PathBuf::new();
+    let errno = sys::errno();
+    let read = node.read_link(entry.as_c());
+    sys::set_errno(errno);
+    read.map(|()| node)
 }
 
 /// N of `uverbsN` opened below a directory fd that leads to our `/dev/infiniband`.
@@ -248,8 +268,14 @@ fn below(dir: c_int, name: &[u8]) -> Option<u32> {
     write!(link, "/proc/self/fd/{dir}").ok()?;
     let mut target = PathBuf::new();
     target.read_link(link.as_c())?;
-    let rest = target.bytes().strip_prefix(place()?.root.bytes())?;
-    (rest == DEV).then_some(n)
+    let place = place()?;
+    if target.bytes().strip_prefix(place.root.bytes())? != DEV {
+        return None;
+    }
+    let mut path = PathBuf::new();
+    path.push(UVERBS)?;
+    path.push(&name[6..])?;
+    kernels_node(place, path.bytes()).is_none().then_some(n)
 }
 
 fn number(digits: &[u8]) -> Option<u32> {
@@ -282,6 +308,9 @@ pub fn redirected<R: Fail>(path: &CStr, f: impl FnOnce(*const c_char) -> R) -> R
     static LOOKED: AtomicBool = AtomicBool::new(false);
     if !LOOKED.swap(true, Ordering::Relaxed) {
         complain_if_missing(place);
+    }
+    if let Some(node) = kernels_node(place, path.to_bytes()) {
+        return f(node.as_c().as_ptr());
     }
     let mut target = PathBuf::new();
     let pushed = target

@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::fs;
+use std::os::unix::fs::symlink;
 use std::process::{Command, Output, Stdio};
 
 use roceline_abi::PROTOCOL_VERSION;
@@ -37,6 +39,51 @@ fn passes(case: &str) -> Vec<Seen> {
 #[test]
 fn paths_lead_to_the_tree_and_back() {
     passes("paths");
+}
+
+/// Links as the daemon makes them, to a device `mlx5_0` of the kernel's that is made of files.
+fn add_machine(scratch: &Scratch) {
+    let real = scratch.0.join("real");
+    let view = scratch.0.join("r.sock.d/all");
+    let put = |path: &str, content: &str| {
+        let path = real.join(path);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
+        fs::write(path, content).expect("a file");
+    };
+    put("verbs/ibdev", "mlx5_0\n");
+    put("verbs/abi_version", "2\n");
+    put("verbs/dev", "231:195\n");
+    put("device/node_type", "1: CA\n");
+    put("device/node_guid", "0000:00ff:fe00:0abc\n");
+    // A provider that a test machine has.
+    put("device/device/modalias", "rdma_device:Nrxe\n");
+    put("node", "node\n");
+    for (target, link) in [
+        ("verbs", "sys/class/infiniband_verbs/uverbs3"),
+        ("device", "sys/class/infiniband/mlx5_0"),
+        ("node", "dev/infiniband/uverbs3"),
+    ] {
+        symlink(real.join(target), view.join(link)).expect("a link");
+    }
+}
+
+#[test]
+fn the_machines_own_devices_are_passed_through() {
+    let bench = Bench::new("machine", Manner::default());
+    add_machine(&bench.scratch);
+    let output = bench.probe("machine").output().expect("the probe");
+    assert!(output.status.success(), "{}", text(&output));
+    let opened = bench.stub.seen.try_iter().filter(|s| *s != Seen::Closed);
+    assert_eq!(opened.count(), 1, "only ours is the daemon's");
+}
+
+#[test]
+fn devices_of_the_daemon_and_the_machine_are_listed() {
+    let scratch = Scratch::new("both");
+    write_tree(&scratch.socket());
+    add_machine(&scratch);
+    let said = text(&ibv_devices(&scratch, None));
+    assert!(said.contains("roce0") && said.contains("mlx5_0"), "{said}");
 }
 
 #[test]

@@ -186,6 +186,45 @@ static void case_paths(void)
 	CHECK(open(text, O_RDONLY) == -1 && errno == ENAMETOOLONG);
 }
 
+/* A device of the kernel's beside ours; the test made files of known content stand for it. */
+static void case_machine(void)
+{
+	static const char own[] = "/dev/infiniband/uverbs3";
+	struct stat st;
+	struct statx stx;
+	char text[64];
+
+	int dir = open("/dev/infiniband", O_RDONLY | O_DIRECTORY);
+	CHECK(dir >= 0);
+	int fds[] = { open(own, O_RDWR), openat(dir, "uverbs3", O_RDWR), openat(AT_FDCWD, own, O_RDONLY) };
+	for (int i = 0; i < 3; i++) {
+		CHECK(fds[i] >= 0);
+		CHECK(read(fds[i], text, sizeof text) == 5 && !memcmp(text, "node\n", 5));
+		CHECK(fstat(fds[i], &st) == 0 && S_ISREG(st.st_mode));
+		close(fds[i]);
+	}
+	close(dir);
+	check_line(fopen(own, "r"), "node\n");
+	CHECK(stat(own, &st) == 0 && S_ISREG(st.st_mode));
+	CHECK(lstat(own, &st) == 0 && S_ISREG(st.st_mode));
+	CHECK(statx(AT_FDCWD, own, 0, STATX_BASIC_STATS, &stx) == 0 && S_ISREG(stx.stx_mode));
+	CHECK(access(own, R_OK) == 0);
+	CHECK(access(own, X_OK) == -1 && errno == EACCES);
+	check_line(fopen("/sys/class/infiniband/mlx5_0/node_type", "r"), "1: CA\n");
+	check_line(fopen("/sys/class/infiniband_verbs/uverbs3/ibdev", "r"), "mlx5_0\n");
+
+	/* Ours is as it was. */
+	check_line(fopen("/sys/class/infiniband_verbs/uverbs0/ibdev", "r"), "roce0\n");
+	CHECK(lstat(NODE, &st) == 0);
+	check_node(&st);
+	int fd = open_node();
+	CHECK(fstat(fd, &st) == 0);
+	check_node(&st);
+	check_echo(fd);
+	close(fd);
+	CHECK(socket(AF_NETLINK, SOCK_RAW, 20) == -1 && errno == EPROTONOSUPPORT);
+}
+
 static void case_open(void)
 {
 	struct stat st;
@@ -523,7 +562,7 @@ static const struct {
 	const char *name;
 	void (*run)(void);
 } cases[] = {
-	{ "paths", case_paths },	{ "open", case_open },	    { "commands", case_commands },
+	{ "paths", case_paths }, { "machine", case_machine },	{ "open", case_open },	    { "commands", case_commands },
 	{ "doorbells", case_doorbells }, { "channels", case_channels }, { "dup", case_dup },
 	{ "hidden", case_hidden },	{ "reuse", case_reuse },    { "fork", case_fork },
 	{ "spawn", case_spawn },	{ "gone", case_gone },	    { "no-daemon", case_no_daemon },

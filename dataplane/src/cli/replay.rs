@@ -375,12 +375,7 @@ impl Replay<'_> {
     }
 
     fn index(&self) -> u32 {
-        // `uverbsN` has the NIC's index.
-        let digits = self
-            .nic
-            .uverbs
-            .trim_start_matches(|c: char| !c.is_ascii_digit());
-        digits.parse().unwrap_or(u32::MAX)
+        self.nic.index
     }
 }
 

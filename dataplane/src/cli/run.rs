@@ -39,7 +39,10 @@ libibverbs loaded so sees no device.";
 #[derive(Debug, Parser)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// Show it this device only
+    /// Show it this device of the daemon only
+    ///
+    /// Without it, a program sees all devices of the daemon, and those of the machine beside them. To see the machine's
+    /// alone, start it without `roceline run`.
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
 

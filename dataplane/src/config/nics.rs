@@ -42,6 +42,7 @@ impl Config {
 fn nic_info(index: u32, nic: &NicConfig) -> NicInfo {
     NicInfo {
         index,
+        uverbs: index,
         name: nic.name.clone(),
         mac: nic.mac,
         addrs: nic.addresses.clone(),

@@ -1,4 +1,4 @@
-//! Keeps the counter files of the device tree true, and those of the ports' links.
+//! Keeps the counter files of the device tree true, those of the ports' links, and the links to other devices of the machine.
 //!
 //! In: the lcore's counters, asked for by message, what it says of links, and `hw_counters/lifespan`, which anybody who may write it may set. Out: the
 //! files. One thread does it; it ends when the value is dropped.
@@ -99,6 +99,7 @@ struct Writer {
     nics: Vec<Nic>,
     lcores: Arc<dyn LcorePort>,
     complained: bool,
+    looked_at: Option<Instant>,
 }
 
 impl Writer {
@@ -117,6 +118,7 @@ impl Writer {
             nics: nics.collect(),
             lcores,
             complained: false,
+            looked_at: None,
         }
     }
 
@@ -130,6 +132,13 @@ impl Writer {
     fn turn(&mut self, now: Instant) {
         let mut asked: Vec<(u32, Vec<NicSnapshot>)> = Vec::new();
         let mut problem = None;
+        let looked = self
+            .looked_at
+            .map(|then| now.saturating_duration_since(then));
+        if looked.is_none_or(|ago| ago >= LONGEST_TICK) {
+            self.looked_at = Some(now);
+            problem = self.tree.follow_machine().err();
+        }
         for nic in &mut self.nics {
             if let Err(error) = nic.follow_link(&self.tree) {
                 problem = Some(error);

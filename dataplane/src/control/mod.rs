@@ -22,6 +22,7 @@ mod error;
 pub mod impair;
 mod inject;
 pub mod limits;
+pub mod machine;
 pub mod post_mortem;
 mod program_memory;
 pub mod query;

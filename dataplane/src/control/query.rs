@@ -125,6 +125,8 @@ pub struct DevicesReply {
 pub struct Device {
     /// `roce0`.
     pub name: String,
+    /// Its place in the configuration, from 0.
+    pub index: u32,
     /// `uverbs0`.
     pub uverbs: String,
     /// Node GUID as sysfs prints it.
@@ -408,7 +410,8 @@ fn device(nic: &NicInfo, all: &[(u32, Snapshot)]) -> Device {
         .count();
     Device {
         name: nic.name.clone(),
-        uverbs: format!("uverbs{}", nic.index),
+        index: nic.index,
+        uverbs: format!("uverbs{}", nic.uverbs),
         node_guid: hex_groups(&nic.node_guid),
         mac: mac(nic.mac),
         addrs: nic

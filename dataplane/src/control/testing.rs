@@ -35,6 +35,7 @@ pub fn nic(index: u32, active_mtu: Mtu) -> NicInfo {
     let v6 = format!("fd77::{last}").parse().unwrap();
     NicInfo {
         index,
+        uverbs: index,
         name: format!("roce{index}"),
         mac: [2, 0, 0, 0, 0, last],
         addrs: vec![(v4, 24), (v6, 64)],

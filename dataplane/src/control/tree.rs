@@ -2,11 +2,11 @@
 //! like the kernel's `/sys/class/infiniband*` and `/dev/infiniband`. The shim redirects those paths here, so that
 //! readdir, openat and friends work natively.
 //!
-//! In: the NICs as configured, once, and their counters from time to time. Out: files. The control thread owns the
-//! tree; it appears as a whole by one rename and goes when the value is dropped.
+//! In: the NICs as configured, once, their counters and what other devices there are (`machine`) from time to time. Out:
+//! files and links. The control thread owns the tree; it appears as a whole by one rename and goes when the value is dropped.
 //!
 //! ```text
-//! <socket>.d/all/                  every NIC
+//! <socket>.d/all/                  every NIC, and links to the machine's own RDMA devices
 //! <socket>.d/only/<device>/        one NIC, for programs that are limited to it
 //!     sys/class/infiniband_verbs/uverbsN/...
 //!     sys/class/infiniband/<device>/...
@@ -27,6 +27,7 @@ use std::time::Duration;
 use roceline_engine::wire::Gid;
 
 use super::counters::NicCounters;
+use super::machine::{self, Links, Machine};
 use crate::nic::NicInfo;
 
 /// Entries of a port's GID table, `gid_tbl_len` of QUERY_PORT: those that exist, then zero GIDs.
@@ -57,6 +58,9 @@ pub struct Tree {
     root: PathBuf,
     /// Device and inode of `root`: whether it is still ours.
     identity: (u64, u64),
+    machine: Machine,
+    /// The links to the devices of `machine`, below the view of all devices.
+    links: Links,
     /// Stays on disk when the value goes.
     stays: bool,
 }
@@ -69,11 +73,20 @@ impl Tree {
 
     /// Writes the tree for `nics` beside `socket`. A stale one is replaced.
     pub fn create(socket: &Path, nics: &[NicInfo]) -> io::Result<Tree> {
+        Tree::create_beside(Machine::without_devices(), socket, nics)
+    }
+
+    /// The same with links to the devices of `machine`.
+    pub fn create_beside(machine: Machine, socket: &Path, nics: &[NicInfo]) -> io::Result<Tree> {
+        let mut links = Links::new();
         let root = Tree::path(socket);
         let building = suffixed(socket, &format!(".d.new-{}", std::process::id()));
         let old = suffixed(socket, &format!(".d.old-{}", std::process::id()));
         remove(&building)?;
         let made = build(&building, nics).and_then(|()| {
+            let wanted = machine.links();
+            machine::relink(&building.join("all"), &mut links, &wanted)?;
+            warn_of_hidden(&links, &wanted);
             remove(&old)?;
             // At once where the file system can, so that programs that look meanwhile find one or the other.
             if exchange(&building, &root).is_ok() {
@@ -98,6 +111,8 @@ impl Tree {
         Ok(Tree {
             root,
             identity,
+            machine,
+            links,
             stays: false,
         })
     }
@@ -105,6 +120,12 @@ impl Tree {
     /// From now on the tree outlives the value: the supervisor removes it, or the next worker replaces it.
     pub fn stay(&mut self) {
         self.stays = true;
+    }
+
+    /// Looks again for devices of the machine.
+    pub fn follow_machine(&mut self) -> io::Result<()> {
+        let wanted = self.machine.links();
+        machine::relink(&self.root.join("all"), &mut self.links, &wanted)
     }
 
     /// Removes the tree beside `socket`, whoever wrote it.
@@ -187,6 +208,19 @@ impl Drop for Tree {
     }
 }
 
+/// Says which devices of the machine cannot be seen, because ours have their names.
+fn warn_of_hidden(links: &Links, wanted: &Links) {
+    let class = Path::new("sys/class/infiniband");
+    for path in wanted.keys().filter(|path| !links.contains_key(*path)) {
+        if let (true, Some(device)) = (path.parent() == Some(class), path.file_name()) {
+            tracing::warn!(
+                ?device,
+                "programs do not see this device of the machine, as a NIC here has its name: give the NIC another"
+            );
+        }
+    }
+}
+
 /// Lets two directories change places.
 fn exchange(a: &Path, b: &Path) -> io::Result<()> {
     use std::os::unix::ffi::OsStrExt;
@@ -255,14 +289,14 @@ fn view(root: &Path, nics: &[NicInfo]) -> io::Result<()> {
     let dev = root.join("dev/infiniband");
     make_dir(&dev)?;
     for nic in nics {
-        let uverbs = format!("uverbs{}", nic.index);
+        let uverbs = format!("uverbs{}", nic.uverbs);
         let node = verbs.join(&uverbs);
         make_dir(&node)?;
         put(&node, "ibdev", &nic.name)?;
         put(
             &node,
             "dev",
-            format_args!("{UVERBS_MAJOR}:{}", UVERBS_MINOR + nic.index),
+            format_args!("{UVERBS_MAJOR}:{}", UVERBS_MINOR + nic.uverbs),
         )?;
         put(&node, "abi_version", RXE_ABI)?;
         put_bytes(&dev, &uverbs, b"")?;
@@ -425,7 +459,8 @@ fn cpu_mask(cpus: usize) -> String {
 }
 
 /// Makes `dir` and what is missing above it, readable by all whatever the umask.
-fn make_dir(dir: &Path) -> io::Result<()> {
+/// Makes `dir`, and what is above it, for everybody to read.
+pub(super) fn make_dir(dir: &Path) -> io::Result<()> {
     if dir.is_dir() {
         return Ok(());
     }
@@ -468,6 +503,7 @@ mod tests {
             .expect("an address");
         NicInfo {
             index,
+            uverbs: index,
             name: format!("roce{index}"),
             mac: [2, 0, 0, 0, 0, index as u8],
             addrs: vec![(addr, 24)],
