@@ -42,7 +42,7 @@ fn fails(arguments: &[&str], code: i32, says: &[&str]) {
 fn wrong_usage_is_exit_code_2() {
     fails(&["nik"], 2, &["nik", "nic"]);
     fails(&["run"], 2, &["CMD"]);
-    fails(&["show", "qp"], 2, &["qps"]);
+    fails(&["show", "qpp"], 2, &["qps"]);
     fails(&["nic", "--preset", "triple"], 2, &["pair"]);
     fails(
         &["nic", "--config", "x", "--preset", "pair"],
