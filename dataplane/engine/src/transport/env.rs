@@ -42,6 +42,31 @@ macro_rules! count {
 }
 pub(crate) use count;
 
+/// The rest of an engine as the surroundings of one of its QPs.
+macro_rules! env {
+    ($engine:ident, $now:expr, $out:expr) => {
+        env!($engine, $now, $out, $out.tx.len() + Outputs::TX_PER_CALL)
+    };
+    ($engine:ident, $now:expr, $out:expr, $tx_end:expr) => {{
+        let tx_end = Outputs::TX.min($tx_end);
+        let events_end = Outputs::EVENTS.min($out.events.len() + Outputs::EVENTS_PER_CALL);
+        Env {
+            mrs: &$engine.mrs,
+            timers: &mut $engine.timers,
+            lists: &mut $engine.lists,
+            counters: &mut $engine.counters,
+            post_mortems: &mut $engine.post_mortems,
+            window: $engine.window,
+            coalesce: $engine.coalesce,
+            now: $now,
+            tx_end,
+            events_end,
+            out: $out,
+        }
+    }};
+}
+pub(crate) use env;
+
 impl Env<'_> {
     /// Whether another packet may be emitted in this call, with as many slices as it may need.
     #[inline]

@@ -4,9 +4,11 @@
 //! requests into placements, responses and receive completions. Both work on one `Qp`, through an `Env` that
 //! holds all else they may touch during a call.
 
+mod config;
 mod env;
 pub mod journal;
 mod lists;
+mod objects;
 mod qp;
 mod qp_table;
 mod requester;
@@ -16,59 +18,19 @@ mod state;
 
 use crate::counters::Counters;
 use crate::descriptor::{Outcome, Outputs, Side};
-use crate::memory::{AccessError, MrAttr, MrInfo, MrTable};
+use crate::memory::MrTable;
 use crate::time::Nanos;
 use crate::timers::TimerWheel;
-use crate::verbs::{
-    AsyncKind, QpAttr, QpError, QpId, QpInit, QpState, QpType, RecvQueues, SendWr, Sge, mask,
-};
+use crate::verbs::{QpId, QpState, RecvQueues, SendWr, Sge};
 use crate::wire::{Packet, Psn, Transport};
-use env::Env;
-use journal::{Cause, PostMortems};
+use config::MAX_WINDOW;
+use env::{Env, env};
+use journal::PostMortems;
 use lists::Lists;
 use qp::Qp;
 use qp_table::QpTable;
 
-/// When a responder acknowledges.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AckPolicy {
-    /// One ACK for each packet that asks for one, as soft-RoCE does.
-    PerMessage,
-    /// At most one ACK per QP and burst, unless the rules force more.
-    Coalesced,
-}
-
-/// How long a requester waits for an acknowledgement before it sends again, and when it gives up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Retransmission {
-    /// The QP's ACK timeout each time, `retry_cnt` times (IBTA 9.7.6.1).
-    #[default]
-    Spec,
-    /// As ConnectX NICs do with adaptive retransmission: shorter waits first, each twice the one before, up to
-    /// the ACK timeout; the QP fails once it has waited in vain for `retry_cnt` ACK timeouts.
-    Adaptive,
-}
-
-/// What an engine needs to know at its start.
-#[derive(Clone, Copy, Debug)]
-pub struct EngineConfig {
-    /// QPs at most.
-    pub max_qps: u32,
-    /// Memory regions at most.
-    pub max_mrs: u32,
-    /// Packets that a requester may have unacknowledged: at most 256 in this version.
-    pub window: u32,
-    /// When responders acknowledge.
-    pub ack_policy: AckPolicy,
-    /// How requesters time their retries.
-    pub retransmission: Retransmission,
-    /// This lcore's number, in the low `owner_bits` of every QPN.
-    pub owner: u32,
-    /// Bits of the owner in a QPN.
-    pub owner_bits: u32,
-    /// Seeds QPN and key generations; the same seed gives the same numbers.
-    pub seed: u64,
-}
+pub use config::{AckPolicy, EngineConfig, Retransmission};
 
 /// The queue of send requests is full; the caller keeps the request and tries again after completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -77,8 +39,6 @@ pub struct SqFull;
 
 /// Placements that one side of a QP may have pending; a packet beyond is dropped and sent again by the peer.
 pub const MAX_PENDING: u32 = 512;
-/// Largest [`EngineConfig::window`].
-const MAX_WINDOW: u32 = 256;
 /// Packets that a QP emits before the next one has its turn.
 const BURST: usize = 16;
 /// Turns that a `tx` call gives at most, so that QPs which turn out to have nothing cost little.
@@ -99,30 +59,6 @@ pub struct Engine {
     window: u32,
     coalesce: bool,
     retransmission: Retransmission,
-}
-
-/// The rest of an engine as the surroundings of one of its QPs.
-macro_rules! env {
-    ($engine:ident, $now:expr, $out:expr) => {
-        env!($engine, $now, $out, $out.tx.len() + Outputs::TX_PER_CALL)
-    };
-    ($engine:ident, $now:expr, $out:expr, $tx_end:expr) => {{
-        let tx_end = Outputs::TX.min($tx_end);
-        let events_end = Outputs::EVENTS.min($out.events.len() + Outputs::EVENTS_PER_CALL);
-        Env {
-            mrs: &$engine.mrs,
-            timers: &mut $engine.timers,
-            lists: &mut $engine.lists,
-            counters: &mut $engine.counters,
-            post_mortems: &mut $engine.post_mortems,
-            window: $engine.window,
-            coalesce: $engine.coalesce,
-            now: $now,
-            tx_end,
-            events_end,
-            out: $out,
-        }
-    }};
 }
 
 impl Engine {
@@ -155,105 +91,6 @@ impl Engine {
     /// a QP that does not exist.
     pub fn qp_counters(&self, qp: QpId) -> Option<&Counters> {
         self.qps.get(qp).map(|qp| &qp.counters)
-    }
-
-    /// Registers a memory region.
-    pub fn register(&mut self, attr: MrAttr) -> Result<MrInfo, AccessError> {
-        self.mrs.register(attr)
-    }
-
-    /// Takes a memory region out; slices that were given out before keep naming its index.
-    pub fn deregister(&mut self, lkey: u32) -> Result<MrInfo, AccessError> {
-        self.mrs.deregister(lkey)
-    }
-
-    /// Creates a QP in RESET.
-    pub fn create_qp(&mut self, init: &QpInit) -> Result<QpId, QpError> {
-        if init.qp_type != QpType::Rc {
-            return Err(QpError::Unsupported("a queue pair that is not RC"));
-        }
-        let id = self.qps.create(init)?;
-        if let Some(qp) = self.qps.get_mut(id) {
-            qp.req.set_profile(self.retransmission);
-        }
-        self.timers.grow(self.qps.slots() as u32);
-        self.lists.grow(self.qps.slots());
-        Ok(id)
-    }
-
-    /// Changes state and attributes. That an address vector's path and the path MTU suit the port is the
-    /// caller's to check.
-    pub fn modify_qp(
-        &mut self,
-        qp: QpId,
-        attr: &QpAttr,
-        mask: u32,
-        now: Nanos,
-        out: &mut Outputs,
-    ) -> Result<(), QpError> {
-        let qp = self.qps.get_mut(qp).ok_or(QpError::Unknown(qp.0))?;
-        let from = qp.state;
-        let to = state::check(from, attr, mask)?;
-        let mut env = env!(self, now, out);
-        match to {
-            QpState::Reset => {
-                qp.req.quiet(env.timers, qp.slot);
-                qp.reset();
-                return Ok(());
-            }
-            QpState::Err => {
-                qp.fail(Cause::Modified, &mut env);
-                return Ok(());
-            }
-            _ => {}
-        }
-        state::apply(&mut qp.cold.attr, attr, mask);
-        qp.take_attributes();
-        qp.state = to;
-        match (from, to) {
-            (QpState::Init, QpState::Rtr) => qp.resp.set_psn(qp.cold.attr.rq_psn),
-            (QpState::Rtr, QpState::Rts) => {
-                qp.req.set_psn(qp.cold.attr.sq_psn);
-                qp.cold.journal.connected(env.counters);
-            }
-            (QpState::Sqd, QpState::Rts) => env.lists.ready.push(qp.slot),
-            (QpState::Rts, QpState::Sqd) => {
-                let wanted = mask & mask::EN_SQD_ASYNC_NOTIFY != 0 && attr.sqd_async_notify;
-                qp.req.want_drained(wanted);
-                requester::drained(qp, &mut env);
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-
-    /// What was set, with the live PSNs and state.
-    pub fn query_qp(&self, qp: QpId) -> Result<(QpAttr, QpInit), QpError> {
-        let qp = self.qps.get(qp).ok_or(QpError::Unknown(qp.0))?;
-        let mut attr = qp.cold.attr;
-        attr.state = qp.state;
-        if qp.can_receive() || qp.state == QpState::Err {
-            attr.rq_psn = qp.resp.epsn;
-        }
-        if qp.can_send() || qp.state == QpState::Err {
-            attr.sq_psn = qp.req.max;
-        }
-        Ok((attr, qp.cold.init))
-    }
-
-    /// Drops a QP and all it has.
-    pub fn destroy_qp(&mut self, qp: QpId) -> Result<(), QpError> {
-        let slot = self.qps.destroy(qp).ok_or(QpError::Unknown(qp.0))?;
-        self.timers.cancel(slot);
-        Ok(())
-    }
-
-    /// A CQ of the QP overflowed: it goes to ERR.
-    pub fn fail_qp(&mut self, qp: QpId, now: Nanos, out: &mut Outputs) {
-        if let Some(qp) = self.qps.get_mut(qp) {
-            let cause = Cause::CqOverflow;
-            qp.fail_with(AsyncKind::QpFatal, cause, &mut env!(self, now, out));
-        }
     }
 
     /// May the caller hand over send requests now? (RTS, SQD: yes while there is room; ERR: yes, they are flushed; else no)

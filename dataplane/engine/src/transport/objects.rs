@@ -1,0 +1,111 @@
+//! Memory regions and QPs: made, changed, asked about and taken away. What these calls do to a connection that is
+//! alive, packets find done at their next turn.
+
+use super::env::{Env, env};
+use super::journal::Cause;
+use super::{Engine, requester, state};
+use crate::descriptor::Outputs;
+use crate::memory::{AccessError, MrAttr, MrInfo};
+use crate::time::Nanos;
+use crate::verbs::{AsyncKind, QpAttr, QpError, QpId, QpInit, QpState, QpType, mask};
+
+impl Engine {
+    /// Registers a memory region.
+    pub fn register(&mut self, attr: MrAttr) -> Result<MrInfo, AccessError> {
+        self.mrs.register(attr)
+    }
+
+    /// Takes a memory region out; slices that were given out before keep naming its index.
+    pub fn deregister(&mut self, lkey: u32) -> Result<MrInfo, AccessError> {
+        self.mrs.deregister(lkey)
+    }
+
+    /// Creates a QP in RESET.
+    pub fn create_qp(&mut self, init: &QpInit) -> Result<QpId, QpError> {
+        if init.qp_type != QpType::Rc {
+            return Err(QpError::Unsupported("a queue pair that is not RC"));
+        }
+        let id = self.qps.create(init)?;
+        if let Some(qp) = self.qps.get_mut(id) {
+            qp.req.set_profile(self.retransmission);
+        }
+        self.timers.grow(self.qps.slots() as u32);
+        self.lists.grow(self.qps.slots());
+        Ok(id)
+    }
+
+    /// Changes state and attributes. That an address vector's path and the path MTU suit the port is the
+    /// caller's to check.
+    pub fn modify_qp(
+        &mut self,
+        qp: QpId,
+        attr: &QpAttr,
+        mask: u32,
+        now: Nanos,
+        out: &mut Outputs,
+    ) -> Result<(), QpError> {
+        let qp = self.qps.get_mut(qp).ok_or(QpError::Unknown(qp.0))?;
+        let from = qp.state;
+        let to = state::check(from, attr, mask)?;
+        let mut env = env!(self, now, out);
+        match to {
+            QpState::Reset => {
+                qp.req.quiet(env.timers, qp.slot);
+                qp.reset();
+                return Ok(());
+            }
+            QpState::Err => {
+                qp.fail(Cause::Modified, &mut env);
+                return Ok(());
+            }
+            _ => {}
+        }
+        state::apply(&mut qp.cold.attr, attr, mask);
+        qp.take_attributes();
+        qp.state = to;
+        match (from, to) {
+            (QpState::Init, QpState::Rtr) => qp.resp.set_psn(qp.cold.attr.rq_psn),
+            (QpState::Rtr, QpState::Rts) => {
+                qp.req.set_psn(qp.cold.attr.sq_psn);
+                qp.cold.journal.connected(env.counters);
+            }
+            (QpState::Sqd, QpState::Rts) => env.lists.ready.push(qp.slot),
+            (QpState::Rts, QpState::Sqd) => {
+                let wanted = mask & mask::EN_SQD_ASYNC_NOTIFY != 0 && attr.sqd_async_notify;
+                qp.req.want_drained(wanted);
+                requester::drained(qp, &mut env);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// What was set, with the live PSNs and state.
+    pub fn query_qp(&self, qp: QpId) -> Result<(QpAttr, QpInit), QpError> {
+        let qp = self.qps.get(qp).ok_or(QpError::Unknown(qp.0))?;
+        let mut attr = qp.cold.attr;
+        attr.state = qp.state;
+        if qp.can_receive() || qp.state == QpState::Err {
+            attr.rq_psn = qp.resp.epsn;
+        }
+        if qp.can_send() || qp.state == QpState::Err {
+            attr.sq_psn = qp.req.max;
+        }
+        Ok((attr, qp.cold.init))
+    }
+
+    /// Drops a QP and all it has.
+    pub fn destroy_qp(&mut self, qp: QpId) -> Result<(), QpError> {
+        let slot = self.qps.destroy(qp).ok_or(QpError::Unknown(qp.0))?;
+        self.timers.cancel(slot);
+        Ok(())
+    }
+
+    /// A CQ of the QP overflowed: it goes to ERR.
+    pub fn fail_qp(&mut self, qp: QpId, now: Nanos, out: &mut Outputs) {
+        if let Some(qp) = self.qps.get_mut(qp) {
+            let cause = Cause::CqOverflow;
+            qp.fail_with(AsyncKind::QpFatal, cause, &mut env!(self, now, out));
+        }
+    }
+}
