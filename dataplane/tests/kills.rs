@@ -118,6 +118,18 @@ fn programs_killed_at_any_point_leave_nothing() {
     let mut daemon = Daemon::pair();
     let supervisor = daemon.process().id();
     let worker = daemon.worker();
+    // The first mapped region brings a thread that stays, so there must be one, however slow the machine is.
+    let first = daemon.start_program(
+        "first",
+        "ibv_rc_pingpong",
+        &["-p", &free_port().to_string(), "-d", "roce0", "-g", "0"],
+    );
+    wait_for("a mapped region", PATIENCE, || {
+        let shown = daemon.json(&["show", "mrs"]);
+        let mrs = shown["mrs"].as_array().expect("a list");
+        mrs.iter().any(|mr| mr["reach"] == "mapped")
+    });
+    drop(first);
     // The first ones grow what is kept for later.
     for _ in 0..2 {
         kill_one(&daemon, &mut random, Duration::from_millis(400));
@@ -178,6 +190,17 @@ fn a_requester_runs_out_of_retries_against_the_dead() {
     let said = survivor(&daemon, "requester");
     assert!(said.contains("retries exceeded after"), "{said}");
     eprint!("{said}");
+}
+
+/// The memory of a program goes before its connection does, for a moment at least. Whoever has work for it meanwhile must not
+/// be told of an error, which no host that vanished would send.
+#[test]
+fn memory_that_is_gone_answers_nothing() {
+    let _alone = alone();
+    let daemon = Daemon::pair();
+    let said = survivor(&daemon, "vanished");
+    assert!(said.contains("retries exceeded after"), "{said}");
+    daemon.expect_empty();
 }
 
 #[test]

@@ -28,7 +28,7 @@ use super::nic::{Nic, Shared};
 use super::post_mortems::post_mortems;
 use super::snapshot::{counters, snapshot};
 use super::tap;
-use crate::memory::helper::{CAPACITY, MemHelper};
+use crate::memory::helper::{CAPACITY, MemHelper, Moved};
 
 /// Lcore slot of the one lcore of this version.
 const SLOT: u32 = 0;
@@ -242,7 +242,7 @@ fn open(lcore: &mut Lcore, id: super::message::ContextId, new: NewContext) -> Se
         kick: false,
         ops: VecDeque::with_capacity(CAPACITY * 2),
         placing: 0,
-        fault: false,
+        worst: Moved::Done,
         progress: Nanos::ZERO,
         async_events: EventWriter::new(new.async_events, 64),
         channels: Slab::new(),

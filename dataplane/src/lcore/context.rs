@@ -17,7 +17,7 @@ use super::doorbell::Doorbells;
 use super::events::EventWriter;
 use super::message::Reply;
 use super::queue::{CompletionQueue, RecvQueue, SendQueue};
-use crate::memory::helper::{CAPACITY, MemHelper};
+use crate::memory::helper::{CAPACITY, MemHelper, Moved};
 use crate::memory::{ContextFile, Reach};
 use crate::port::{Mbuf, RX_BURST};
 
@@ -57,8 +57,8 @@ pub struct Context {
     pub ops: VecDeque<Op>,
     /// Packets to be placed among them.
     pub placing: u32,
-    /// A piece of the operation at the front faulted.
-    pub fault: bool,
+    /// The worst outcome of the pieces of the operation at the front so far.
+    pub worst: Moved,
     /// When an operation last ended, or the first of those under way was begun.
     pub progress: Nanos,
     /// Asynchronous events.

@@ -11,6 +11,7 @@ use slab::Slab;
 use super::context::{Context, ContextKey, Cq, Mr, OpEnd, Pd, QpTable};
 use super::impair::NicImpair;
 use super::tap::Taps;
+use crate::memory::helper::Moved;
 use crate::nic::NicInfo;
 use crate::port::{Burst, Mbuf, Mempool, Port, RX_BURST};
 
@@ -134,7 +135,7 @@ pub struct Shared {
     /// What the engine wants.
     pub out: Outputs,
     /// Operations that ended.
-    pub ends: Vec<(OpEnd, bool)>,
+    pub ends: Vec<(OpEnd, Moved)>,
     /// Payloads that were placed at once, of which the engine has not heard yet.
     pub placed: Vec<Placed>,
     /// The time of this poll.

@@ -14,6 +14,7 @@ use super::impair;
 use super::nic::{LOOPBACK_LIMIT, Nic, RxSlot, Shared, TX_HIGH};
 use super::notes::Notes;
 use super::tap::Taps;
+use crate::memory::helper::Moved;
 use crate::port::{Mbuf, RX_BURST};
 
 /// Send requests read for one program in one poll.
@@ -143,10 +144,10 @@ pub fn operations(nic: &mut Nic, shared: &mut Shared, key: ContextKey, now: Nano
     while shared.ends.len() < ENDS_PER_POLL {
         let Some(op) = context.ops.front() else { break };
         if let Some(index) = op.mr {
-            let Some(done) = context.helper.outcome() else {
+            let Some(moved) = context.helper.outcome() else {
                 break;
             };
-            context.fault |= !done;
+            context.worst = context.worst.max(moved);
             release(nic, index);
         }
         count += 1;
@@ -154,7 +155,7 @@ pub fn operations(nic: &mut Nic, shared: &mut Shared, key: ContextKey, now: Nano
             if end.then == Then::Placed {
                 context.placing -= 1;
             }
-            shared.ends.push((end, std::mem::take(&mut context.fault)));
+            shared.ends.push((end, std::mem::take(&mut context.worst)));
         }
     }
     if count > 0 {
@@ -170,8 +171,12 @@ pub fn operations(nic: &mut Nic, shared: &mut Shared, key: ContextKey, now: Nano
         }
     }
     let mut ends = std::mem::take(&mut shared.ends);
-    for (end, fault) in ends.drain(..) {
+    for (end, moved) in ends.drain(..) {
+        let fault = moved == Moved::Fault;
         match end.then {
+            // The engine never hears of it: nothing is acknowledged, refused or sent any more. `placing` keeps its count, so
+            // that mapped memory of the same QP is not placed past the gap.
+            Then::Placed if moved == Moved::Gone => {}
             Then::Placed => {
                 let outcome = if fault { Outcome::Fault } else { Outcome::Done };
                 if let Some(qp) = nic.qps.get_mut(end.qp) {
@@ -194,6 +199,9 @@ pub fn operations(nic: &mut Nic, shared: &mut Shared, key: ContextKey, now: Nano
                 };
                 qp.tx_waiting = qp.tx_waiting.saturating_sub(1);
                 if !nic.engine.is_current(end.qp, end.epoch, end.side) {
+                    continue;
+                }
+                if moved == Moved::Gone {
                     continue;
                 }
                 if fault {

@@ -25,6 +25,19 @@ pub enum Direction {
     Place,
 }
 
+/// How a piece ended. Of several, the greatest counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Moved {
+    /// All of it was moved.
+    #[default]
+    Done,
+    /// The program has no such memory.
+    Fault,
+    /// The address space is no more: the program ended, or became another one by `exec`. What is left of it in the daemon
+    /// goes soon; until then it is to look like a host that vanished, not like one that answers.
+    Gone,
+}
+
 /// One contiguous piece of an operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece {
@@ -53,7 +66,7 @@ const JOIN: usize = 64;
 #[derive(Debug)]
 struct Shared {
     work: ArrayQueue<Piece>,
-    outcomes: ArrayQueue<bool>,
+    outcomes: ArrayQueue<Moved>,
     stop: AtomicBool,
     parked: CachePadded<AtomicBool>,
     /// Outcomes that no one has taken yet may wake a sleeping lcore.
@@ -130,8 +143,8 @@ impl MemHelper {
         }
     }
 
-    /// The next outcome: true for done, false for a fault.
-    pub fn outcome(&self) -> Option<bool> {
+    /// The next outcome.
+    pub fn outcome(&self) -> Option<Moved> {
         self.shared.outcomes.pop()
     }
 
@@ -198,9 +211,9 @@ fn run(shared: &Shared, mem: &OwnedFd, idle_yields: u32) {
         while at < batch.len() {
             let end = join_end(&batch, at);
             let done = transfer(mem, &batch[at..end]);
-            for ok in done {
+            for outcome in done {
                 // Never full: the lcore keeps fewer than CAPACITY pieces under way.
-                let _ = shared.outcomes.push(ok);
+                let _ = shared.outcomes.push(outcome);
             }
             at = end;
         }
@@ -223,12 +236,13 @@ fn join_end(batch: &[Piece], start: usize) -> usize {
     end
 }
 
-/// Moves the pieces, neighbours in the program, with as few system calls as it takes. Yields for each piece whether
-/// all of it was moved.
-fn transfer(mem: &OwnedFd, pieces: &[Piece]) -> impl Iterator<Item = bool> + use<> {
+/// Moves the pieces, neighbours in the program, with as few system calls as it takes. Yields for each piece how it
+/// ended.
+fn transfer(mem: &OwnedFd, pieces: &[Piece]) -> impl Iterator<Item = Moved> + use<> {
     let total: u64 = pieces.iter().map(|p| u64::from(p.len)).sum();
     let first = pieces[0].addr;
     let mut moved = 0u64;
+    let mut end_of_rest = Moved::Fault;
     while moved < total {
         let mut iov = [libc::iovec {
             iov_base: std::ptr::null_mut(),
@@ -265,8 +279,13 @@ fn transfer(mem: &OwnedFd, pieces: &[Piece]) -> impl Iterator<Item = bool> + use
         if n < 0 && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted {
             continue;
         }
+        // The kernel says nothing was moved, and no error, when nobody has the address space any more (`mem_rw` in
+        // fs/proc/base.c); memory that is not there is EIO.
+        if n == 0 {
+            end_of_rest = Moved::Gone;
+        }
         if n <= 0 {
-            break; // unmapped, or the program is gone (0 after exec)
+            break;
         }
         moved += n as u64;
     }
@@ -278,10 +297,14 @@ fn transfer(mem: &OwnedFd, pieces: &[Piece]) -> impl Iterator<Item = bool> + use
     let count = pieces.len();
     let mut end = 0u64;
     (0..count).map(move |i| match lens.get(i) {
-        None => true,
+        None => Moved::Done,
         Some(&len) => {
             end += u64::from(len);
-            end <= moved
+            if end <= moved {
+                Moved::Done
+            } else {
+                end_of_rest
+            }
         }
     })
 }
@@ -294,11 +317,12 @@ mod tests {
     use std::time::{Duration, Instant};
 
     fn helper() -> MemHelper {
-        let mem = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open("/proc/self/mem")
-            .unwrap();
+        helper_of("/proc/self/mem")
+    }
+
+    fn helper_of(path: &str) -> MemHelper {
+        let mem = OpenOptions::new().read(true).write(true).open(path);
+        let mem = mem.unwrap();
         // SAFETY: a new descriptor.
         let eventfd = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };
         let wake = Arc::new(LcoreWake {
@@ -308,7 +332,7 @@ mod tests {
         MemHelper::start(mem.into(), wake, Arc::new([])).unwrap()
     }
 
-    fn wait(h: &MemHelper) -> bool {
+    fn wait(h: &MemHelper) -> Moved {
         let end = Instant::now() + Duration::from_secs(60);
         loop {
             if let Some(o) = h.outcome() {
@@ -335,7 +359,7 @@ mod tests {
         assert!(h.push(place(base, &mut a)));
         assert!(h.push(place(base + 1000, &mut b)));
         h.kick();
-        assert!(wait(&h) && wait(&h));
+        assert_eq!([wait(&h), wait(&h)], [Moved::Done; 2]);
         assert!(program[..1000].iter().all(|&x| x == 1) && program[1000..].iter().all(|&x| x == 2));
         let mut back = vec![0u8; 3000];
         assert!(h.push(Piece {
@@ -345,7 +369,7 @@ mod tests {
             buf: back.as_mut_ptr()
         }));
         h.kick();
-        assert!(wait(&h));
+        assert_eq!(wait(&h), Moved::Done);
         assert_eq!(back, program);
     }
 
@@ -363,8 +387,29 @@ mod tests {
             }));
         }
         h.kick();
-        assert!(!wait(&h));
-        assert!(wait(&h));
+        assert_eq!([wait(&h), wait(&h)], [Moved::Fault, Moved::Done]);
         assert_eq!(program, [7; 8]);
+    }
+
+    #[test]
+    fn the_memory_of_a_dead_program_is_gone_and_no_fault() {
+        let mut program = std::process::Command::new("sleep")
+            .arg("1000")
+            .spawn()
+            .unwrap();
+        let h = helper_of(&format!("/proc/{}/mem", program.id()));
+        program.kill().unwrap();
+        program.wait().unwrap();
+        let mut bytes = [7u8; 8];
+        for direction in [Direction::Place, Direction::Fetch] {
+            assert!(h.push(Piece {
+                direction,
+                len: 8,
+                addr: 0x10000,
+                buf: bytes.as_mut_ptr()
+            }));
+        }
+        h.kick();
+        assert_eq!([wait(&h), wait(&h)], [Moved::Gone; 2]);
     }
 }
