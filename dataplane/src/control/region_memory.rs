@@ -190,8 +190,13 @@ impl RegionMemory {
                 self.mapped.insert(key, Arc::downgrade(&mapping));
                 Ok(Some(mapping))
             }
-            // Of an object that is shorter than its mapping in the program, only what is there is reached.
-            Err(error @ (MappingError::System { .. } | MappingError::Range { .. })) => {
+            // Of an object that is shorter than its mapping in the program, only what is there is reached; of huge pages,
+            // only whole ones.
+            Err(
+                error @ (MappingError::System { .. }
+                | MappingError::Range { .. }
+                | MappingError::Pages { .. }),
+            ) => {
                 tracing::debug!(%error, "memory is reached through the kernel");
                 Ok(None)
             }

@@ -94,7 +94,7 @@ pub fn register(start: usize, len: usize, name: String) -> io::Result<Guarded> {
     let slot = &TABLE[index];
     slot.dead.store(false, Ordering::Relaxed);
     slot.told.store(false, Ordering::Relaxed);
-    slot.start.store(start, Ordering::Relaxed);
+    slot.start.store(start, Ordering::SeqCst);
     slot.end.store(start + len, Ordering::SeqCst);
     Ok(Guarded(index))
 }
@@ -138,15 +138,27 @@ fn install() -> io::Result<()> {
 }
 
 extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the kernel gives a valid siginfo; for SIGBUS it has an address.
-    let addr = unsafe { (*info).si_addr() } as usize;
-    let used = USED.load(Ordering::Acquire);
+    // SAFETY: the kernel gives a valid siginfo; for the SIGBUS of an access it has an address.
+    let (addr, code) = unsafe { ((*info).si_addr() as usize, (*info).si_code) };
+    // One that a process sent has no address (`sigaction(2)`: codes of the kernel's are above 0).
+    let used = if code > 0 {
+        USED.load(Ordering::Acquire)
+    } else {
+        0
+    };
     for slot in &TABLE[..used] {
         let end = slot.end.load(Ordering::SeqCst);
-        let start = slot.start.load(Ordering::Relaxed);
+        let start = slot.start.load(Ordering::SeqCst);
         if addr < start || addr >= end {
             continue;
         }
+        // Another thread may have given the slot to another range meanwhile, so the two need not belong together. The slot
+        // of the range that was accessed stays as it is: whoever accesses it has it.
+        if slot.end.load(Ordering::SeqCst) != end {
+            continue;
+        }
+        // Before the zero pages are there: whoever copies from them then finds the mark.
+        slot.dead.store(true, Ordering::SeqCst);
         // SAFETY: the range is a mapping of ours that only raw copies use; mmap and write are allowed in a handler.
         unsafe {
             let errno = *libc::__errno_location();
@@ -161,7 +173,6 @@ extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc
             if zeroes == libc::MAP_FAILED {
                 break;
             }
-            slot.dead.store(true, Ordering::SeqCst);
             let one = 1u64;
             libc::write(NEWS.load(Ordering::Relaxed), (&raw const one).cast(), 8);
             *libc::__errno_location() = errno;
@@ -207,10 +218,37 @@ fn tell(news: &OwnedFd) {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsRawFd;
+    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
     use super::super::mapping::tests::memfd;
-    use super::super::mapping::{Mapping, MemoryFile};
+    use super::super::mapping::{Mapping, MappingError, MemoryFile};
+
+    /// Where no huge page is to be had, the first access is one that the handler has to mend.
+    #[test]
+    fn an_object_of_huge_pages_is_mapped_by_those_or_not_at_all() {
+        const HUGE: u64 = 2 << 20;
+        // SAFETY: plain system calls on a new descriptor that becomes ours.
+        let fd = unsafe {
+            let flags = libc::MFD_CLOEXEC | libc::MFD_HUGETLB | libc::MFD_HUGE_2MB;
+            let fd = libc::memfd_create(c"huge".as_ptr(), flags);
+            if fd < 0 {
+                eprintln!("no huge pages here: {}", std::io::Error::last_os_error());
+                return;
+            }
+            assert_eq!(libc::ftruncate(fd, 2 * HUGE as libc::off_t), 0);
+            OwnedFd::from_raw_fd(fd)
+        };
+        let file = MemoryFile::adopt(fd).unwrap();
+        for (offset, len) in [(0, 4096), (4096, HUGE), (0, HUGE + 4096)] {
+            // Neither unmapping nor zero pages in its place would work.
+            let refused = Mapping::new(&file, offset, len, String::new());
+            let error = refused.expect_err("not whole pages of the object");
+            assert!(matches!(error, MappingError::Pages { .. }), "{error}");
+        }
+        let mapping = Mapping::new(&file, HUGE, HUGE, "huge".into()).unwrap();
+        let written = mapping.write(5, b"bytes");
+        assert_ne!(written, mapping.is_dead());
+    }
 
     #[test]
     fn a_truncated_object_reads_as_zeroes_and_is_marked() {

@@ -11,9 +11,11 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, compiler_fence};
 
 use super::guard::{self, Guarded};
 
+const PAGE: u64 = 4096;
 /// `TMPFS_MAGIC` and `HUGETLBFS_MAGIC` of `statfs(2)`: memfds are files of these.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
@@ -42,6 +44,18 @@ pub enum MappingError {
         /// Bytes of the object.
         size: u64,
     },
+    /// The range is not made of whole pages of the object.
+    #[error(
+        "{len:#x} bytes at {offset:#x} are not whole pages of the memory object, which has pages of {page:#x}"
+    )]
+    Pages {
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+        /// Bytes of a page.
+        page: u64,
+    },
     /// A system call failed.
     #[error("{what}: {source}")]
     System {
@@ -63,6 +77,8 @@ fn system(what: &'static str) -> MappingError {
 #[derive(Debug)]
 pub struct MemoryFile {
     fd: OwnedFd,
+    /// Bytes of a page of it: more than usual for one of huge pages.
+    page: u64,
 }
 
 impl MemoryFile {
@@ -86,7 +102,12 @@ impl MemoryFile {
         if flags & libc::O_ACCMODE != libc::O_RDWR || flags & libc::O_PATH != 0 {
             return Err(MappingError::NotWritable);
         }
-        let file = MemoryFile { fd };
+        // Of hugetlbfs it is the size of its pages; what tmpfs says is that of usual ones.
+        let page = match magic {
+            HUGETLBFS_MAGIC => fs.f_bsize as u64,
+            _ => PAGE,
+        };
+        let file = MemoryFile { fd, page };
         let mode = file.stat()?.st_mode;
         if mode & libc::S_IFMT != libc::S_IFREG {
             return Err(MappingError::NotRegular(mode));
@@ -120,7 +141,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `len` bytes at `offset` of `file`, both whole pages of it. `name` says whose they are, for the log.
+    /// Maps `len` bytes at `offset` of `file`, both whole pages of it, which may be huge ones. `name` says whose they are, for the log.
     pub fn new(
         file: &MemoryFile,
         offset: u64,
@@ -128,7 +149,12 @@ impl Mapping {
         name: String,
     ) -> Result<Arc<Mapping>, MappingError> {
         // The page that has the last byte is there as a whole (`mmap(2)`).
-        let size = (file.stat()?.st_size as u64).next_multiple_of(4096);
+        let size = (file.stat()?.st_size as u64).next_multiple_of(PAGE);
+        // A part of a huge page can be mapped, but neither unmapped nor replaced, which the guard must be able to.
+        let page = file.page;
+        if page == 0 || offset % page != 0 || len % page != 0 {
+            return Err(MappingError::Pages { offset, len, page });
+        }
         let inside = len > 0 && offset.checked_add(len).is_some_and(|end| end <= size);
         let (Ok(length), true) = (usize::try_from(len), inside) else {
             return Err(MappingError::Range { offset, len, size });
@@ -226,6 +252,8 @@ impl Mapping {
             let from = self.base.as_ptr().add(offset);
             std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len());
         }
+        // The mark is looked at when the bytes are copied, and not before: the handler may have run in between.
+        compiler_fence(Ordering::SeqCst);
         !self.is_dead()
     }
 
@@ -241,6 +269,8 @@ impl Mapping {
             let into = self.base.as_ptr().add(offset);
             std::ptr::copy_nonoverlapping(from.as_ptr(), into, from.len());
         }
+        // As for `read`.
+        compiler_fence(Ordering::SeqCst);
         !self.is_dead()
     }
 }
