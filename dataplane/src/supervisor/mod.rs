@@ -234,11 +234,13 @@ impl Supervisor {
         }
     }
 
-    fn lose_patience(&self) {
+    fn lose_patience(&mut self) {
         if let (Some(end), Some(worker)) = (self.stopping, &self.worker) {
             if Instant::now() >= end {
                 tracing::error!("the NIC process does not stop and is killed");
                 worker.spawned.signal(libc::SIGKILL);
+                // One that a device holds in the kernel may take longer still.
+                self.stopping = Some(Instant::now() + STOP_TIMEOUT);
             }
         }
     }
