@@ -173,6 +173,7 @@ impl Context {
                 table::remove(fd);
             }
         }
+        self.end.orphan();
         self.lock.release();
     }
 

@@ -1,12 +1,11 @@
 //! The end of the daemon, seen from a program that polls. Normally the daemon's supervisor outlives it and flushes the
 //! queues from outside. Where that died too (`kill -9` of both, the end of a container) nobody else is left: so every
-//! [`LOOKS`]th empty poll of a thread asks whether the connection still stands, and some time after it fell the program
+//! [`LOOKS`]th empty poll of a CQ asks whether the connection still stands, and some time after it fell the program
 //! flushes its own queues, by the same code (`roceline_abi::flush`) on the same file. Both may be at it: a pass flushes
 //! only what is still there.
 //!
 //! In: empty polls. Out: completions in the program's queues.
 
-use std::cell::Cell;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -18,7 +17,7 @@ use crate::context::{self, Context};
 use crate::say::say;
 use crate::{sys, table};
 
-/// Empty polls of a thread between two looks: under one per cent of their time is spent on it.
+/// Empty polls of a CQ between two looks: under one per cent of their time is spent on it.
 const LOOKS: u32 = 256;
 /// How long the supervisor has for it alone.
 const GRACE_MS: u64 = 500;
@@ -40,19 +39,24 @@ pub struct End {
     busy: AtomicU32,
 }
 
-thread_local! {
-    static EMPTY: Cell<u32> = const { Cell::new(0) };
-}
+/// A count of empty polls with a cache line of its own.
+#[repr(align(64))]
+struct Count(AtomicU32);
 
-/// To be called after a poll that found nothing.
+/// CQs share them by their address. No thread-local: in a library that costs a call for each poll.
+static EMPTY: [Count; 1 << COUNT_BITS] = [const { Count(AtomicU32::new(0)) }; 1 << COUNT_BITS];
+const COUNT_BITS: u32 = 6;
+
+/// To be called after a poll of `cq` that found nothing.
 #[inline]
-pub fn after_empty_poll() {
-    let due = EMPTY.with(|empty| {
-        let n = empty.get().wrapping_add(1);
-        empty.set(n);
-        n % LOOKS == 0
-    });
-    if due {
+pub fn after_empty_poll(cq: usize) {
+    // Fibonacci hashing (Knuth, TAOCP 6.4): addresses of neighbours are spread.
+    let index = (cq as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - COUNT_BITS);
+    let count = &EMPTY[index as usize].0;
+    // No atomic increment: if threads that poll at the same time count one poll between them, it is no harm.
+    let n = count.load(Ordering::Relaxed).wrapping_add(1);
+    count.store(n, Ordering::Relaxed);
+    if n % LOOKS == 0 {
         look();
     }
 }
@@ -121,6 +125,11 @@ impl End {
         // SAFETY: mapped above in that length, until `clear`, which waits for `busy`; everybody's access is atomic, or the
         // provider's own to words that it shares with the daemon anyway.
         Some(unsafe { View::new(NonNull::new(whole)?, FILE_BYTES) })
+    }
+
+    /// In the child of a fork: a thread that was at it does not exist here.
+    pub fn orphan(&self) {
+        self.busy.store(0, Ordering::Relaxed);
     }
 
     /// Forgets it all: the context ends.

@@ -183,11 +183,11 @@ fn yields() -> bool {
 }
 
 #[inline]
-fn nothing_found() {
+fn nothing_found(cq: usize) {
     if YIELDS.load(Ordering::Relaxed) {
         sys::yield_now();
     }
-    end::after_empty_poll();
+    end::after_empty_poll(cq);
 }
 
 unsafe extern "C" fn poll_cq(cq: *mut c_void, entries: c_int, wc: *mut c_void) -> c_int {
@@ -195,7 +195,7 @@ unsafe extern "C" fn poll_cq(cq: *mut c_void, entries: c_int, wc: *mut c_void) -
     // SAFETY: set before this function was put in its place; the prototype is the same.
     let found = unsafe { std::mem::transmute::<Function, PollCq>(real)(cq, entries, wc) };
     if found == 0 {
-        nothing_found();
+        nothing_found(cq.addr());
     }
     found
 }
@@ -225,7 +225,7 @@ unsafe extern "C" fn start_poll(cq: *mut CqEx, attr: *mut c_void) -> c_int {
     // SAFETY: as for `poll_cq`.
     let result = unsafe { std::mem::transmute::<Function, StartPoll>(real)(cq, attr) };
     if result == libc::ENOENT {
-        nothing_found();
+        nothing_found(cq.addr());
     }
     result
 }
