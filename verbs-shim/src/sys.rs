@@ -487,15 +487,6 @@ pub fn stack_limit() -> u64 {
     limit.rlim_cur
 }
 
-/// Whether pages can be swapped out to disk.
-pub fn has_swap() -> bool {
-    // SAFETY: zeroes are a valid struct sysinfo.
-    let mut info: libc::sysinfo = unsafe { std::mem::zeroed() };
-    // SAFETY: `info` is writable.
-    let r = unsafe { syscall!(SYS_sysinfo, &raw mut info) };
-    r != 0 || info.totalswap != 0
-}
-
 /// Reads entries of a directory (`getdents64(2)`).
 pub fn getdents(fd: c_int, into: &mut [u8]) -> ssize_t {
     // SAFETY: the kernel writes at most the slice.

@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/shm.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -636,7 +637,60 @@ static void case_exec(void)
 	munmap(p, 16 * PAGE);
 }
 
-/* A pinned buffer must stay where it is: with a ring about, nothing is moved. */
+/* A guard page that is no mapping of its own (Linux 6.13) is not taken for memory that was never touched. */
+static void case_guard(void)
+{
+	enum { MADV_GUARD = 102 };
+	uint8_t *p = pages(8);
+	int nowhere = open("/dev/zero", O_RDONLY);
+
+	set_memory(p, 3 * PAGE, 30);
+	if (madvise(p + 3 * PAGE, PAGE, MADV_GUARD) != 0) {
+		printf("   (no MADV_GUARD_INSTALL here)\n");
+	} else {
+		struct ibv_mr *mr = must_register(p, 8 * PAGE);
+
+		check(read(nowhere, p + 3 * PAGE, 1) == -1 && errno == EFAULT, "the guard page is lost");
+		expect_shared(p, false, "beside a guard page");
+		check_memory(p, 3 * PAGE, 30, "beside a guard page");
+		exchange(mr, p, 3 * PAGE, "beside a guard page");
+		must_deregister(mr);
+	}
+	close(nowhere);
+	munmap(p, 8 * PAGE);
+}
+
+/* A fork that has no descriptor left for its pipe: the child ends, rather than go on with memory of another moment. */
+static void case_full(void)
+{
+	uint8_t *p = pages(4);
+	struct ibv_mr *mr = must_register(p, 4 * PAGE);
+	struct rlimit was, none;
+	int status;
+
+	set_memory(p, 4 * PAGE, 31);
+	check(getrlimit(RLIMIT_NOFILE, &was) == 0, "getrlimit: %s", strerror(errno));
+	none = was;
+	/* One is left, and a pipe has two. */
+	none.rlim_cur = dup(0) + 1;
+	close(none.rlim_cur - 1);
+	fflush(stdout);
+	check(setrlimit(RLIMIT_NOFILE, &none) == 0, "setrlimit: %s", strerror(errno));
+	pid_t child = fork();
+
+	if (child == 0)
+		_exit(0);
+	check(setrlimit(RLIMIT_NOFILE, &was) == 0, "setrlimit: %s", strerror(errno));
+	check(child > 0 && waitpid(child, &status, 0) == child, "fork: %s", strerror(errno));
+	if (!never && !with_fork_init)
+		check(WIFEXITED(status) && WEXITSTATUS(status) == 127, "the child ended with %#x", status);
+	check_memory(p, 4 * PAGE, 31, "in the parent");
+	exchange(mr, p, 4 * PAGE, "in the parent");
+	must_deregister(mr);
+	munmap(p, 4 * PAGE);
+}
+
+/* A pinned buffer must stay where it is: with a ring about, nothing is moved, neither away nor back. */
 static void case_ring(void)
 {
 	uint8_t *p = pages(4);
@@ -645,15 +699,23 @@ static void case_ring(void)
 
 	if (child == 0) {
 		/* A process of its own: what was seen once counts for good. */
+		connect_pair(ends, patient);
+		uint8_t *early = pages(4);
+		struct ibv_mr *before = must_register(early, 4 * PAGE);
+
+		expect_shared(early, true, "before there is a ring");
 		long ring = syscall(SYS_io_uring_setup, 4, parameters);
 
 		if (ring < 0)
 			_exit(77);
-		connect_pair(ends, patient);
+		/* Right after a look that found nothing. */
 		struct ibv_mr *mr = must_register(p, 4 * PAGE);
 
 		check(!is_shared(p, NULL), "memory of a program with io_uring was moved");
 		exchange(mr, p, 4 * PAGE, "beside io_uring");
+		exchange(before, early, 4 * PAGE, "registered before io_uring");
+		must_deregister(before);
+		expect_shared(early, true, "memory that a ring may have pinned since");
 		_exit(0);
 	}
 	int status;
@@ -901,6 +963,7 @@ static const struct test {
 	{ "protection", case_protection, false }, { "stack", case_stack, false }, { "program", case_program, false },
 	{ "objects", case_objects, false }, { "mixed", case_mixed, false }, { "truncated", case_truncated, false },
 	{ "fork", case_fork, false }, { "exec", case_exec, false }, { "thread", case_thread, false }, { "renewed", case_renewed, false }, { "ring", case_ring, false },
+	{ "guard", case_guard, false }, { "full", case_full, false },
 	{ "traffic", case_traffic, false }, { "storm", case_storm, true }, { "hold", case_hold, true },
 	{ "cost", case_cost, true },
 };

@@ -11,7 +11,7 @@ use std::ffi::c_int;
 use roceline_abi::control::{Kind, Plain, RegionReach};
 
 use super::spans::Span;
-use super::{Region, State, Writers, is_ours, object, swap};
+use super::{Region, State, Writers, is_ours, object, pins, swap};
 use crate::client;
 use crate::context::{self, Context};
 use crate::say::say;
@@ -52,7 +52,7 @@ pub fn before() {
     if state.swapped.is_empty() {
         return;
     }
-    if sys::threads() != 1 {
+    if sys::threads() != 1 && !pins::any() {
         if let Some(writers @ Writers::Held(_)) = state.writers(true) {
             fork.unmapped = true;
             contexts.iter().for_each(|c| state.unmap_all(c));
@@ -94,10 +94,17 @@ pub fn after_in_parent() {
 pub fn after_in_child() {
     // SAFETY: the lock is held since `before`, and no other thread exists.
     let (state, fork) = unsafe { (&mut *super::STATE.0.get(), &mut *FORK.0.get()) };
-    state.unshare();
-    if let Some([read, write]) = fork.pipe.take() {
-        sys::close(read);
-        sys::close(write);
+    let copied = state.unshare();
+    match fork.pipe.take() {
+        Some([read, write]) => {
+            sys::close(read);
+            sys::close(write);
+        }
+        // The parent did not wait, so what was copied may be of any time.
+        None if copied => give_up(
+            "a forked child has no descriptor to let its parent wait until registered memory is copied",
+        ),
+        None => {}
     }
     state.regions.clear();
     state.files.clear();
@@ -156,13 +163,13 @@ impl State {
         }
     }
 
-    /// In the child: private copies of all that is mapped from our object.
-    fn unshare(&mut self) {
+    /// In the child: private copies of all that is mapped from our object. Whether anything is.
+    fn unshare(&mut self) -> bool {
         let Some((fd, identity)) = object::get() else {
-            return;
+            return false;
         };
         if !self.collect(|vma| is_ours(vma, identity)) {
-            give_up();
+            give_up(NO_MEMORY);
         }
         let own = swap::own_pages();
         for vma in self.vmas.as_slice() {
@@ -185,11 +192,12 @@ impl State {
                     swap::copy_back(fd, part, offset, vma.protection())
                 };
                 if !copied {
-                    give_up();
+                    give_up(NO_MEMORY);
                 }
                 rest.start = part.end;
             }
         }
+        !self.vmas.as_slice().is_empty()
     }
 }
 
@@ -221,10 +229,12 @@ fn copy_in_place(fd: c_int, part: Span, offset: u64, protection: c_int) -> bool 
     true
 }
 
+const NO_MEMORY: &str = "a forked child has no memory for its copy of registered memory";
+
 /// A child that shares memory with its parent would change the parent's.
-fn give_up() -> ! {
+fn give_up(why: &str) -> ! {
     say(format_args!(
-        "a forked child has no memory for its copy of registered memory and ends; use ibv_fork_init, or ROCELINE_MEMORY=never"
+        "{why}, and ends; use ibv_fork_init, or ROCELINE_MEMORY=never"
     ));
     // SAFETY: ends the process at once.
     unsafe { libc::_exit(127) }

@@ -131,11 +131,13 @@ fn parse(line: &[u8]) -> Option<(Vma, &[u8])> {
 }
 
 fn name(text: &[u8]) -> Name {
-    let pins: [&[u8]; 4] = [
+    let pins: [&[u8]; 5] = [
         b"/[aio]",
         b"anon_inode:[io_uring]",
         b"/dev/nvidia",
         b"/dev/kfd",
+        // Rings of AF_XDP or AF_PACKET.
+        b"socket:[",
     ];
     match text {
         b"" | b"[heap]" => Name::Plain,

@@ -303,6 +303,10 @@ impl State {
         let mut rest = span;
         while let Some(idle) = self.first_idle(rest) {
             let mut part = idle;
+            // Pages that are pinned by now stay where they are.
+            if self.swapped.first_in(part).is_some() && pins::any() {
+                return;
+            }
             while let Some(shared) = self.swapped.first_in(part) {
                 self.make_private(shared, None);
                 part.start = shared.end;
@@ -313,7 +317,7 @@ impl State {
     }
 
     /// Makes addresses private wherever the object's pages of that name are mapped by now. What cannot be made private now
-    /// stays shared. `needs_hold`: other writers than this thread, if there are any beyond the other threads.
+    /// stays shared. `writers`: how they are held, where more than the other threads may write.
     fn make_private(&mut self, span: Span, writers: Option<&Writers>) -> bool {
         let own = match writers {
             Some(_) => None,

@@ -1,33 +1,28 @@
-//! Signs that the kernel may have pinned memory of this process for a device or a ring: io_uring, asynchronous I/O, CUDA, VFIO,
-//! a real RDMA device; or that the program serves page faults of its own (userfaultfd). Pages that are pinned keep their place when our object takes over their address, and what is transferred
-//! to them is lost; faults on memory that was changed are not the program's any more. So with `auto` nothing of such a program is changed.
+//! Signs that the kernel may have pinned memory of this process for a device, a ring or another process: io_uring, asynchronous
+//! I/O, AF_XDP, GPUs, VFIO, vhost, KNEM, XPMEM, a real RDMA device; or that the program serves page faults of its own
+//! (userfaultfd). Pages that are pinned keep their place when other memory takes over their address, and what is transferred to
+//! them is lost; faults on memory that was changed are not the program's any more. So with `auto` nothing of such a program is
+//! changed, and what was changed before the sign was there stays as it is.
 
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::maps::{self, Name};
 use super::object;
 use crate::sys;
 
-/// What a look is good for, in milliseconds: a program with many descriptors registers many regions.
-const FRESH_MS: u64 = 100;
-
-/// Whether there is such a sign.
+/// Whether there is such a sign. To be asked before each change, and before a userfaultfd of ours exists: a ring may have been
+/// made since the last look.
 pub fn any() -> bool {
     static SEEN: AtomicBool = AtomicBool::new(false);
-    static LOOKED: AtomicU64 = AtomicU64::new(0);
     // Once seen, always so: what was pinned may stay pinned after the descriptor is gone.
     if SEEN.load(Ordering::Relaxed) {
         return true;
     }
-    let now = sys::now_ms();
-    let last = LOOKED.load(Ordering::Relaxed);
-    if last != 0 && now.saturating_sub(last) < FRESH_MS {
-        return false;
-    }
     let seen = look();
-    LOOKED.store(now.max(1), Ordering::Relaxed);
-    SEEN.store(seen, Ordering::Relaxed);
+    if seen {
+        SEEN.store(true, Ordering::Relaxed);
+    }
     seen
 }
 
@@ -47,13 +42,19 @@ fn look() -> bool {
 }
 
 fn pins(fd: i32) -> bool {
-    const SIGNS: [&[u8]; 6] = [
+    const SIGNS: [&[u8]; 12] = [
         b"anon_inode:[io_uring]",
         b"anon_inode:[userfaultfd]",
         b"/dev/nvidia",
         b"/dev/kfd",
         b"/dev/vfio/",
         b"/dev/infiniband/",
+        b"/dev/iommu",
+        b"/dev/dri/",
+        b"/dev/accel/",
+        b"/dev/vhost-",
+        b"/dev/knem",
+        b"/dev/xpmem",
     ];
     let mut number = [0u8; 16];
     let Some(name) = decimal(fd, &mut number) else {

@@ -39,13 +39,20 @@ impl State {
 
     /// Makes what can be of `span` shared with our object.
     fn share(&mut self, context: &Context, span: Span, policy: MemoryPolicy) {
-        if policy == MemoryPolicy::Auto && pins::any() {
-            return;
-        }
         let Some((fd, identity)) = object::get_or_make() else {
             return;
         };
-        if !self.collect_shareable(span, identity) || self.vmas.as_slice().is_empty() {
+        if !self.collect_shareable(span, identity) {
+            return;
+        }
+        let changes = |vma: &Vma| {
+            let part = vma.span.common(span).filter(|_| vma.is_private_anonymous());
+            part.is_some_and(|part| self.swapped.first_not_in(part).is_some())
+        };
+        if !self.vmas.as_slice().iter().any(changes) {
+            return;
+        }
+        if policy == MemoryPolicy::Auto && pins::any() {
             return;
         }
         let mut writers = None;

@@ -11,7 +11,7 @@
 use std::ffi::c_int;
 
 use super::spans::Span;
-use super::uffd::Uffd;
+use super::uffd::{self, Uffd};
 use crate::sys;
 
 /// Page size. Where the kernel's is another one, nothing is mapped.
@@ -20,6 +20,8 @@ pub const PAGE: usize = 4096;
 const STEP: usize = 16 << 20;
 /// Bits of a page's entry in `/proc/self/pagemap`.
 const PRESENT: u64 = 1 << 63;
+/// Not in memory, and not nothing: on disk, or, without any swap space too, on its way to another place of memory (compaction,
+/// NUMA balancing), held without ever having been touched, or a guard.
 const SWAPPED: u64 = 1 << 62;
 
 /// Who may write to a range while it is changed.
@@ -84,11 +86,6 @@ pub fn to_shared(
     if pagemap < 0 {
         return false;
     }
-    let sparse = match writers {
-        // Without swap, what is not present was never touched.
-        Writers::None => !sys::has_swap(),
-        Writers::Held(uffd) => uffd.keeps_untouched() && !sys::has_swap(),
-    };
     let mut start = span.start;
     *done = start;
     while start < span.end {
@@ -99,7 +96,7 @@ pub fn to_shared(
             Writers::None => true,
             Writers::Held(uffd) => uffd.hold(part),
         };
-        let copied = held && copy_touched(fd, pagemap, part, sparse);
+        let copied = held && copy_touched(fd, pagemap, part, writers);
         // SAFETY: the same bytes, and nobody has written to the old ones since they were copied.
         let mapped = copied
             && unsafe {
@@ -136,8 +133,9 @@ pub fn to_shared(
     start >= span.end
 }
 
-/// Copies what was ever touched of `part` to the object. `sparse`: pages that are not present were not touched.
-fn copy_touched(fd: c_int, pagemap: c_int, part: Span, sparse: bool) -> bool {
+/// Copies what was ever touched of `part` to the object. False if something cannot be read: a guard page
+/// (`MADV_GUARD_INSTALL`), say.
+fn copy_touched(fd: c_int, pagemap: c_int, part: Span, writers: &Writers) -> bool {
     const ENTRIES: usize = 512;
     let mut entries = [0u64; ENTRIES];
     let mut at = part.start;
@@ -154,34 +152,32 @@ fn copy_touched(fd: c_int, pagemap: c_int, part: Span, sparse: bool) -> bool {
         let mut page = 0;
         while page < pages {
             let address = at + page * PAGE;
+            let kind = entries[page] & (PRESENT | SWAPPED);
             let run = entries[page..pages]
                 .iter()
-                .take_while(|e| **e & PRESENT != 0)
+                .take_while(|e| **e & (PRESENT | SWAPPED) == kind)
                 .count();
-            if run > 0 {
-                if !copy_out(fd, address, run * PAGE, sparse) {
-                    return false;
+            let copied = match (kind, writers) {
+                (0, _) => true,
+                (_, Writers::None) => write_out(fd, address, run * PAGE),
+                (SWAPPED, Writers::Held(_)) => {
+                    uffd::populate(address, run * PAGE) && copy_out(fd, address, run * PAGE)
                 }
-                page += run;
-                continue;
-            }
-            // On disk, or a page that only has the mark of being held.
-            let perhaps = entries[page] & SWAPPED != 0 && !sparse;
-            if perhaps && !copy_out(fd, address, PAGE, false) {
+                _ => copy_out(fd, address, run * PAGE),
+            };
+            if !copied {
                 return false;
             }
-            page += 1;
+            page += run;
         }
         at += pages * PAGE;
     }
     true
 }
 
-/// Copies pages to the object; those of zeroes need not be copied unless `all`.
-fn copy_out(fd: c_int, address: usize, len: usize, all: bool) -> bool {
-    if all {
-        return write_out(fd, address, len);
-    }
+/// Copies pages that can be read to the object, without those of zeroes: to hold writers back makes such of pages that were
+/// never touched.
+fn copy_out(fd: c_int, address: usize, len: usize) -> bool {
     let end = address + len;
     let mut at = address;
     while at < end {

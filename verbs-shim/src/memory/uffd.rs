@@ -70,7 +70,7 @@ impl Uffd {
     }
 
     /// Whether pages that were never touched look untouched while they are held.
-    pub fn keeps_untouched(&self) -> bool {
+    fn keeps_untouched(&self) -> bool {
         self.features & FEATURE_WP_UNPOPULATED != 0
     }
 
@@ -82,8 +82,7 @@ impl Uffd {
             return false;
         }
         // Without the feature, a page that does not exist cannot be protected: it must exist.
-        if !self.keeps_untouched() && sys::madvise(span.start, span.len(), MADV_POPULATE_READ) != 0
-        {
+        if !self.keeps_untouched() && !populate(span.start, span.len()) {
             self.let_go(span);
             return false;
         }
@@ -110,6 +109,11 @@ impl Uffd {
         let mut range = [span.start as u64, span.len() as u64];
         sys::ioctl(self.fd, UFFDIO_WAKE, &mut range);
     }
+}
+
+/// Makes pages present as if each were read. False if one cannot be.
+pub fn populate(start: usize, len: usize) -> bool {
+    sys::madvise(start, len, MADV_POPULATE_READ) == 0
 }
 
 impl Drop for Uffd {
