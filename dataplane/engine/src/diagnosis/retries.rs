@@ -2,12 +2,14 @@
 
 use super::{Diagnosis, Duration, operation, peer};
 use crate::transport::journal::{Cause, PostMortem, Retry};
-use crate::wire::{Gid, aeth};
+use crate::wire::Gid;
+use crate::wire::aeth::{self, NakCode, Syndrome};
 
 /// `retry_cnt` was used up.
 pub(super) fn exceeded(record: &PostMortem) -> Diagnosis {
-    let checks: [fn(&PostMortem) -> Option<Diagnosis>; 6] = [
+    let checks: [fn(&PostMortem) -> Option<Diagnosis>; 7] = [
         path_mtu,
+        first_psns,
         other_addresses,
         bad_icrc,
         too_big,
@@ -35,6 +37,43 @@ fn path_mtu(record: &PostMortem) -> Option<Diagnosis> {
         ),
         "give both queue pairs the same path_mtu, no more than the smaller active MTU; perftest takes -m",
     ))
+}
+
+/// A responder names the PSN that it expects, or has, and that is none of ours: the two ends began with different ones
+/// (IBTA 9.7.5.1.2: what is ahead gets a NAK with the PSN expected, what is behind is a duplicate and gets an ACK with
+/// the newest PSN done).
+fn first_psns(record: &PostMortem) -> Option<Diagnosis> {
+    let astray = record.evidence.astray?;
+    let began = record.attr.sq_psn.get();
+    if record.unacked.get() != began || record.evidence.succeeded != 0 {
+        return None;
+    }
+    let remedy = format!(
+        "let each end tell the other the sq_psn that it really uses, and set that as the peer's rq_psn (here \
+         sq_psn is {began}); move both queue pairs through RESET when a connection is set up anew"
+    );
+    match Syndrome::from_raw(astray.syndrome)? {
+        Syndrome::Nak(NakCode::PsnSequence) => Some(Diagnosis::certain(
+            "psn-mismatch",
+            format!(
+                "{} expects PSN {}, but this queue pair began at {began}: sq_psn here and rq_psn there differ",
+                peer(record),
+                astray.psn.get()
+            ),
+            remedy,
+        )),
+        Syndrome::Ack { .. } => Some(Diagnosis::likely(
+            "psn-mismatch",
+            format!(
+                "{} acknowledges PSN {}, which this queue pair never sent: it began at {began}, and likely sq_psn here \
+                 is below rq_psn there, so that its requests are taken for duplicates",
+                peer(record),
+                astray.psn.get()
+            ),
+            remedy,
+        )),
+        _ => None,
+    }
 }
 
 /// The peer speaks, but not between the two addresses that this QP was told.
@@ -103,6 +142,11 @@ fn too_big(record: &PostMortem) -> Option<Diagnosis> {
     ))
 }
 
+/// The peer drops in silence what this end cannot see to be wrong; its counters tell.
+const COUNTERS_THERE: &str = "see which counter grows there (`roceline stat`): rx_icrc_encapsulated when packets were changed on \
+     the way, rx_dropped when addresses do not fit its queue pair, duplicate_request when PSNs do not, rx_unknown_qp when the \
+     queue pair is not there";
+
 fn is_link_local(gid: Gid) -> bool {
     matches!(gid.to_ip(), std::net::IpAddr::V6(ip) if ip.segments()[0] & 0xffc0 == 0xfe80)
 }
@@ -119,10 +163,14 @@ fn never_answered(record: &PostMortem) -> Option<Diagnosis> {
             "one-way",
             format!(
                 "packets of {peer} arrive, but none of this queue pair's was ever answered: likely UDP port 4791 is \
-                 filtered on the way there, or back only for answers"
+                 filtered on the way there, or back only for answers, or the peer drops them since something on the way \
+                 makes their ICRC wrong or {} is not the address that it was told",
+                path.sgid.to_ip()
             ),
-            "let UDP port 4791 pass in both directions (firewalls, security groups, switch ACLs); see with \
-             `tcpdump udp port 4791` at the peer whether packets arrive",
+            format!(
+                "let UDP port 4791 pass in both directions (firewalls, security groups, switch ACLs); see with \
+                 `tcpdump udp port 4791` at the peer whether packets arrive; {COUNTERS_THERE}"
+            ),
         ));
     }
     if is_link_local(path.sgid) || is_link_local(path.dgid) {
@@ -147,7 +195,7 @@ fn never_answered(record: &PostMortem) -> Option<Diagnosis> {
             ),
             format!(
                 "see the state of queue pair {:#x} at the peer (`roceline show qps` there), and whether both ends \
-                 exchanged QP numbers and GIDs of this connection",
+                 exchanged QP numbers and GIDs of this connection; {COUNTERS_THERE}",
                 record.attr.dest_qpn
             ),
         ));
@@ -168,21 +216,20 @@ fn never_answered(record: &PostMortem) -> Option<Diagnosis> {
         format!(
             "no packet ever came back from {peer} ({} packets sent, {} of them again): likely the peer cannot be \
              reached at that address, UDP port 4791 is filtered in one or both directions (a firewall that lets the \
-             connection set-up over TCP pass looks like this), or its queue pair does not exist or is not yet in RTR",
-            record.traffic.sent, record.traffic.resent
+             connection set-up over TCP pass looks like this), its queue pair does not exist or is not yet in RTR, or it \
+             drops what arrives: something on the way changes packets, so that their ICRC is wrong; {} is not the address \
+             that it was told (another GID index, IPv4 instead of IPv6); or its rq_psn is above sq_psn here ({})",
+            record.traffic.sent,
+            record.traffic.resent,
+            path.sgid.to_ip(),
+            record.attr.sq_psn.get()
         ),
         format!(
             "ping the peer; see with `tcpdump udp port 4791` there whether packets arrive and answers leave; check \
-             its MAC if it is a static neighbour; see the state of queue pair {:#x} there",
+             its MAC if it is a static neighbour; see the state of queue pair {:#x} there; {COUNTERS_THERE}",
             record.attr.dest_qpn
         ),
     ))
-}
-
-/// Whether adaptive retransmission gave the QP up: its time was used up, not a number of retries.
-fn by_time(record: &PostMortem) -> bool {
-    record.cause == Cause::RetriesExceeded(Retry::Timeout)
-        && record.counters.roce_adp_retrans_to > 0
 }
 
 /// The peer answers still, but not enough gets through. (After its one NAK for a gap a responder is silent by rule, so a
@@ -193,7 +240,7 @@ fn lossy(record: &PostMortem) -> Option<Diagnosis> {
     if !answers && record.cause == Cause::RetriesExceeded(Retry::Timeout) {
         return None;
     }
-    let tried = match by_time(record) {
+    let tried = match record.by_time() {
         true => "retries for retry_cnt times the ACK timeout".into(),
         false => format!("{} retries in a row", record.attr.retry_cnt),
     };
@@ -223,7 +270,7 @@ fn went_silent(record: &PostMortem) -> Diagnosis {
     );
     let mut remedy = format!(
         "see whether the peer's program still runs and what became of its queue pair (`roceline show qp --post-mortem \
-         {:#x}` there); see whether the path is up",
+         {:#x}` there); see whether the path is up; {COUNTERS_THERE}",
         attr.dest_qpn
     );
     if attr.retry_cnt < 7 {
@@ -236,11 +283,12 @@ fn went_silent(record: &PostMortem) -> Diagnosis {
         "peer-went-silent",
         format!(
             "{} answered until {} before the end and then no more, for {} {} timeout {timeout}: likely its \
-             program ended or destroyed the queue pair, the queue pair went to ERR, its host died, or the path broke",
+             program ended or destroyed the queue pair, the queue pair went to ERR, its host died, the path broke, or something \
+             on the way began to change packets, so that it drops them for a wrong ICRC",
             peer(record),
             Duration(ago),
             attr.retry_cnt,
-            if by_time(record) {
+            if record.by_time() {
                 "times the"
             } else {
                 "retries with"

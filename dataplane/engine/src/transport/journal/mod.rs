@@ -14,7 +14,7 @@ mod post_mortem;
 
 pub use cause::{Cause, Retry};
 pub use post_mortem::{
-    Evidence, FailedRequest, Foreign, Misfit, Owner, PortHints, PostMortem, PostMortems,
+    Astray, Evidence, FailedRequest, Foreign, Misfit, Owner, PortHints, PostMortem, PostMortems,
 };
 
 use crate::counters::Counters;
@@ -153,6 +153,7 @@ pub(crate) struct Journal {
     before: PortHints,
     foreign: Option<Foreign>,
     misfit: Option<Misfit>,
+    astray: Option<Astray>,
     /// The request that ends the QP.
     failed: Option<FailedRequest>,
     /// What is wrong with a request of the peer; the QP fails when its turn comes.
@@ -174,6 +175,7 @@ impl Journal {
             before: PortHints::default(),
             foreign: None,
             misfit: None,
+            astray: None,
             failed: None,
             refusal: None,
             owner: Owner::default(),
@@ -284,6 +286,14 @@ impl Journal {
     pub fn misfit(&mut self, got: u32, want: u32) {
         let count = self.misfit.map_or(0, |m| m.count).wrapping_add(1);
         self.misfit = Some(Misfit { count, got, want });
+    }
+
+    /// An ACK or NAK for a PSN that this QP, of whose requests none was ever acknowledged, did not send. The first one
+    /// counts.
+    #[cold]
+    pub fn astray(&mut self, psn: Psn, aeth: u32) {
+        let syndrome = (aeth >> 24) as u8;
+        self.astray.get_or_insert(Astray { psn, syndrome });
     }
 
     /// The request because of which the QP is about to fail; the first one traffic.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Cause, ENTRIES, Entry, Journal, Kind, Traffic};
+use super::{Cause, ENTRIES, Entry, Journal, Kind, Retry, Traffic};
 use crate::counters::Counters;
 use crate::time::Nanos;
 use crate::transport::Engine;
@@ -109,6 +109,15 @@ pub struct Misfit {
     pub want: u32,
 }
 
+/// An ACK or NAK for a PSN that was never sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Astray {
+    /// Its PSN.
+    pub psn: Psn,
+    /// Its AETH syndrome.
+    pub syndrome: u8,
+}
+
 /// What else is known, for [`crate::diagnosis`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Evidence {
@@ -122,6 +131,8 @@ pub struct Evidence {
     pub foreign: Option<Foreign>,
     /// READ responses of the wrong length.
     pub misfit: Option<Misfit>,
+    /// The first answer for a PSN that was never sent, before any request was acknowledged.
+    pub astray: Option<Astray>,
     /// Payload bytes of the largest packet of a request that succeeded.
     pub largest: u32,
     /// Bit n: a request with opcode n succeeded.
@@ -182,6 +193,12 @@ impl PostMortem {
             .filter(|e| e.kind() != Kind::Empty)
     }
 
+    /// Whether adaptive retransmission gave the QP up: its time was used up, not a number of retries.
+    pub fn by_time(&self) -> bool {
+        self.cause == Cause::RetriesExceeded(Retry::Timeout)
+            && self.counters.roce_adp_retrans_to > 0
+    }
+
     fn of(qp: &Qp, cause: Cause, now: Nanos, counters: &Counters) -> PostMortem {
         let j: &Journal = &qp.cold.journal;
         let request = j.failed.or_else(|| qp.req.oldest());
@@ -208,6 +225,7 @@ impl PostMortem {
                 port: PortHints::of(counters).since(j.before),
                 foreign: j.foreign,
                 misfit: j.misfit,
+                astray: j.astray,
                 largest: j.largest,
                 succeeded: j.succeeded,
                 sends_open: qp.req.open(),

@@ -9,13 +9,17 @@ use crate::transport::journal::Cause;
 use crate::transport::qp::Qp;
 use crate::verbs::WcStatus;
 use crate::wire::aeth::{Aeth, NakCode, Syndrome};
-use crate::wire::{Operation, Packet, Psn};
+use crate::wire::{Opcode, Operation, Packet, Psn};
 
 /// A response arrived. `tag` names the packet to whoever places its payload.
 pub(crate) fn on_response(qp: &mut Qp, packet: &Packet, tag: u32, env: &mut Env<'_>) {
     let r = &qp.req;
     // Stale, or for something never sent: ghosts of an earlier connection, duplicates.
     if !qp.can_send() || r.ahead(packet.psn) >= r.ahead(r.max) {
+        // Nothing was ever acknowledged: do the ends agree on the first PSN?
+        if packet.opcode == Opcode::RC_ACK && r.una == qp.cold.attr.sq_psn {
+            qp.cold.journal.astray(packet.psn, packet.ext.aeth);
+        }
         count!(qp, env, rx_dropped);
         return;
     }

@@ -13,9 +13,15 @@ fn nothing_ever_came_back() {
         "peer-silent",
         "no packet ever came back from PEER (3 packets sent, 2 of them again): likely the peer cannot be reached at \
          that address, UDP port 4791 is filtered in one or both directions (a firewall that lets the connection set-up \
-         over TCP pass looks like this), or its queue pair does not exist or is not yet in RTR",
+         over TCP pass looks like this), its queue pair does not exist or is not yet in RTR, or it drops what arrives: \
+         something on the way changes packets, so that their ICRC is wrong; 10.0.0.1 is not the address that it was told \
+         (another GID index, IPv4 instead of IPv6); or its rq_psn is above sq_psn here (256)",
     );
     assert!(d.remedy.contains("tcpdump udp port 4791"));
+    assert!(
+        d.remedy
+            .contains("rx_icrc_encapsulated when packets were changed")
+    );
     let r = b.record(0);
     assert_eq!(r.state, QpState::Rts);
     assert_eq!(
@@ -65,7 +71,8 @@ fn only_one_direction_is_filtered() {
         0,
         "one-way",
         "packets of PEER arrive, but none of this queue pair's was ever answered: likely UDP port 4791 is filtered on \
-         the way there, or back only for answers",
+         the way there, or back only for answers, or the peer drops them since something on the way makes their ICRC wrong \
+         or 10.0.0.1 is not the address that it was told",
     );
 }
 
@@ -217,8 +224,10 @@ fn the_peer_went_silent() {
     assert_eq!(
         end,
         " and then no more, for 2 retries with timeout 5 = 131 us: likely its program ended or destroyed the queue pair, \
-         the queue pair went to ERR, its host died, or the path broke"
+         the queue pair went to ERR, its host died, the path broke, or something on the way began to change packets, so \
+         that it drops them for a wrong ICRC"
     );
+    assert!(d.remedy.contains("rx_icrc_encapsulated when"));
     assert!(d.remedy.contains("retry_cnt is 2"));
 }
 
@@ -287,6 +296,70 @@ fn silence_and_loss_with_adaptive_retransmission() {
         "PEER answered meanwhile, but retries for retry_cnt times the ACK timeout brought nothing through: likely heavy \
          loss on the way (2 of 4 packets sent again, 2 timeouts, 0 sequence NAKs)",
     );
+}
+
+/// The responder answers a request that is ahead with one NAK for the PSN that it expects; that PSN is none that this end
+/// ever sent.
+#[test]
+fn first_psns_differ() {
+    for op in [Send, Write, Read] {
+        let high = QpAttr {
+            sq_psn: Psn::new(5000),
+            ..quick()
+        };
+        let mut b = Bench::unlike(high, quick());
+        b.receive(64);
+        b.post(op, 64);
+        b.run();
+        let d = b.expect(
+            0,
+            "psn-mismatch",
+            "PEER expects PSN 256, but this queue pair began at 5000: sq_psn here and rq_psn there differ",
+        );
+        assert!(d.remedy.contains("sq_psn is 5000"), "{}", d.remedy);
+    }
+    // Behind: duplicates of nothing that was done are not answered here, as the names of counters tell.
+    let low = QpAttr {
+        sq_psn: Psn::new(5),
+        ..quick()
+    };
+    let mut b = Bench::unlike(low, quick());
+    b.receive(64);
+    b.post(Send, 64);
+    b.run();
+    let d = diagnose(&b.record(0));
+    assert_eq!(d.name, "peer-silent");
+    assert!(d.sentence.ends_with("its rq_psn is above sq_psn here (5)"));
+    assert!(d.remedy.contains("duplicate_request when PSNs do not"));
+    assert!(b.node(1).engine.counters().duplicate_request > 0);
+    // Other responders acknowledge what they take for a duplicate.
+    let mut b = Bench::unlike(low, quick());
+    b.filter(|_, _, _| Verdict::Drop);
+    b.post(Send, 64);
+    b.w.run_for(Nanos::from_micros(5));
+    b.respond(Opcode::RC_ACK, 0xff, 0, 0x1f00_0000);
+    b.run();
+    b.expect(
+        0,
+        "psn-mismatch",
+        "PEER acknowledges PSN 255, which this queue pair never sent: it began at 5, and likely sq_psn here is below \
+         rq_psn there, so that its requests are taken for duplicates",
+    );
+}
+
+/// ACKs of PSNs long acknowledged are ordinary: they say nothing about first PSNs.
+#[test]
+fn late_acks_are_no_other_first_psns() {
+    let mut b = Bench::with_attr(quick());
+    b.receive(64);
+    b.post(Send, 64);
+    b.run();
+    b.filter(|_, _, _| Verdict::Drop);
+    b.respond(Opcode::RC_ACK, 0x100, 0, 0x1f00_0001);
+    b.respond(Opcode::RC_ACK, 0x50, 0, 0x6000_0001);
+    b.post(Send, 64);
+    b.run();
+    assert_eq!(diagnose(&b.record(0)).name, "peer-went-silent");
 }
 
 #[test]
