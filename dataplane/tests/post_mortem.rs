@@ -8,7 +8,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use support::daemon::Daemon;
+use support::daemon::{Daemon, PAIR};
+use support::process::Ended;
 use support::{TempDir, alone};
 
 /// A daemon and the program that fails on purpose.
@@ -50,15 +51,19 @@ impl Bench {
         assert!(added.ok(), "{}", added.report());
     }
 
-    /// Runs it; `status` is how its request must end (nothing: it posts none).
-    #[track_caller]
-    fn fail(&self, arguments: &[&str], status: &str) -> Failure {
+    fn start(&self, arguments: &[&str]) -> Ended {
         let all = [&["roce0", "roce1"], arguments].concat();
         let program = self
             .program
             .to_str()
             .expect("temporary directories have plain names");
-        let ended = self.daemon.run_program("fail", program, &all);
+        self.daemon.run_program("fail", program, &all)
+    }
+
+    /// Runs it; `status` is how its request must end (nothing: it posts none). The numbers of its queue pairs.
+    #[track_caller]
+    fn run(&self, arguments: &[&str], status: &str) -> Vec<u64> {
+        let ended = self.start(arguments);
         assert!(
             ended.ok(),
             "{arguments:?}: {}{}",
@@ -74,6 +79,26 @@ impl Bench {
             .collect();
         assert_eq!(lines.next().unwrap_or_default(), status, "{arguments:?}");
         self.daemon.expect_empty();
+        qpns
+    }
+
+    /// Runs it, and what the command line says of the end A, with single spaces.
+    #[track_caller]
+    fn told(&self, arguments: &[&str], status: &str) -> String {
+        let qpn = self.run(arguments, status)[0].to_string();
+        self.text(&["show", "qp", "--post-mortem", &qpn])
+    }
+
+    #[track_caller]
+    fn text(&self, arguments: &[&str]) -> String {
+        let said = self.daemon.roceline("text", arguments).expect_ok().stdout;
+        said.split_ascii_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    /// Runs it, takes all rules away, and looks at the records.
+    #[track_caller]
+    fn fail(&self, arguments: &[&str], status: &str) -> Failure {
+        let qpns = self.run(arguments, status);
         let cleared = self.daemon.roceline("clear", &["impair", "clear"]);
         assert!(cleared.ok(), "{}", cleared.report());
         let all = self.daemon.json(&["show", "qp", "--post-mortem"]);
@@ -508,4 +533,132 @@ fn ends_of_programs_and_the_ways_to_learn_of_failures() {
         "{}",
         daemon.log()
     );
+}
+
+#[track_caller]
+fn contains(text: &str, pieces: &[&str]) {
+    for piece in pieces {
+        assert!(text.contains(piece), "no \"{piece}\" in {text}");
+    }
+}
+
+/// What the peer's NIC drops in silence the requester cannot see. The sentence names it, and for NICs of one daemon the
+/// command line says what the other one dropped, and which rules did it.
+#[test]
+fn what_the_peer_drops_in_silence() {
+    let _alone = alone();
+    let bench = Bench::new();
+    bench.impair(&[
+        "--link",
+        "link0",
+        "--corrupt",
+        "payload.bit",
+        "--name",
+        "spoilt",
+    ]);
+    let spoilt = bench.told(&[], RETRIES);
+    let dropped = "has dropped, since it runs, 4 packets with a wrong ICRC";
+    contains(
+        &spoilt,
+        &[
+            "[peer-silent, likely]",
+            "something on the way changes packets, so that their ICRC is wrong",
+            "rx_icrc_encapsulated when packets were changed on the way",
+            &format!("roce1 of this daemon, which has 10.77.0.2, {dropped}"),
+            "impairment rule spoilt (corrupt=payload.bit) hit 4 packets at link0 from roce0",
+        ],
+    );
+    // The responder has no queue pair that failed; its list of failures has the note.
+    let list = bench.text(&["show", "qp", "--post-mortem"]);
+    contains(&list, &[&format!("note roce1 {dropped}"), "impair list"]);
+    let cleared = bench.daemon.roceline("clear", &["impair", "clear"]);
+    assert!(cleared.ok(), "{}", cleared.report());
+
+    // A uses its IPv6 address, and B was told the IPv4 address of A.
+    let family = bench.told(&["gid-a=1", "tell-b=1", "gid-b=0", "tell-a=0"], RETRIES);
+    contains(
+        &family,
+        &[
+            "[peer-silent, likely]",
+            "fd77::1 is not the address that it was told (another GID index, IPv4 instead of IPv6)",
+            "roce1 of this daemon, which has fd77::2,",
+            "4 packets that did not fit a queue pair",
+        ],
+    );
+    assert!(!family.contains("impairment rule"), "{family}");
+}
+
+/// The two ends begin with different PSNs.
+#[test]
+fn first_psns_that_differ() {
+    let _alone = alone();
+    let bench = Bench::new();
+    bench.fail(&["sq-a=5000"], RETRIES).expect(
+        0,
+        "psn-mismatch",
+        &[
+            "10.77.0.2 QP 0x",
+            "expects PSN 100, but this queue pair began at 5000: sq_psn here and rq_psn there differ",
+        ],
+    );
+    bench.fail(&["rq-b=5000"], RETRIES).expect(
+        0,
+        "peer-silent",
+        &["its rq_psn is above sq_psn here (100)"],
+    );
+}
+
+/// A queue pair that could not be connected is no failed one, and the program has an errno only.
+#[test]
+fn queue_pairs_that_could_not_be_connected() {
+    let _alone = alone();
+    let bench = Bench::new();
+    bench.run(&["receive=0", "rnr=0"], "RNR retry counter exceeded");
+    let ended = bench.start(&["gid-a=1", "tell-b=0"]);
+    assert!(!ended.ok(), "{}", ended.report());
+    assert!(ended.stderr.contains("to RTR"), "{}", ended.report());
+    let pieces = [
+        "modify_qp of queue pair 0x",
+        "of roce0 to RTR was refused",
+        "program verbs_fail (pid",
+        "fd77::1",
+        "10.77.0.2",
+        "indices of one family on both sides",
+        "errno Invalid argument",
+    ];
+    let last = bench.text(&["show", "qp", "--post-mortem", "last"]);
+    contains(&last, &pieces);
+    assert!(
+        !last.contains("rnr-retry-0"),
+        "older, so not the last: {last}"
+    );
+    let list = bench.text(&["show", "qp", "--post-mortem", "all"]);
+    contains(&list, &pieces);
+    contains(&list, &["rnr-retry-0", "could not be connected"]);
+    let json = bench.daemon.json(&["show", "qp", "--post-mortem", "last"]);
+    assert_eq!(json["refused"][0]["to"], "RTR", "{json:#}");
+    // A failure after that is the last again.
+    bench.run(&["receive=0", "rnr=0"], "RNR retry counter exceeded");
+    let last = bench.text(&["show", "qp", "--post-mortem", "last"]);
+    contains(&last, &["rnr-retry-0"]);
+    assert!(!last.contains("was refused"), "{last}");
+}
+
+/// With adaptive retransmission retries are not what ends a queue pair, so their number is not what is shown.
+#[test]
+fn adaptive_retransmission_ends_by_time() {
+    let _alone = alone();
+    let config = PAIR.replace("[[nic]]", "[[nic]]\nretransmission = \"adaptive\"");
+    let bench = Bench::with(Daemon::start(&config));
+    bench.impair(&["--nic", "roce1", "--rx", "--drop", "--name", "hole"]);
+    let told = bench.told(&[], RETRIES);
+    contains(
+        &told,
+        &[
+            "ACK timeout 10 (4.19 ms), given up by adaptive retransmission after 3 times that",
+            "impairment rule hole (drop) hit",
+            "at roce1 rx and dropped",
+        ],
+    );
+    assert!(!told.contains("retries left"), "{told}");
 }

@@ -85,7 +85,7 @@ static void open_end(struct end *end, const char *device, int access, int elsewh
 
 /* To RTS; `tell` is the GID that the peer says it has. */
 static void connect_end(struct end *end, struct end *peer, int own_gid, int tell, int access, enum ibv_mtu path_mtu,
-			int reads, int stop_at_init)
+			int reads, int stop_at_init, int sq_psn, int rq_psn)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = access };
 
@@ -94,7 +94,7 @@ static void connect_end(struct end *end, struct end *peer, int own_gid, int tell
 	if (stop_at_init)
 		return;
 	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = path_mtu, .dest_qp_num = peer->qp->qp_num,
-				     .rq_psn = 100, .max_dest_rd_atomic = reads, .min_rnr_timer = 1,
+				     .rq_psn = rq_psn, .max_dest_rd_atomic = reads, .min_rnr_timer = 1,
 				     .ah_attr = { .is_global = 1, .port_num = 1,
 						  .grh = { .sgid_index = own_gid, .hop_limit = 64 } } };
 	need(!ibv_query_gid(peer->context, 1, tell, &attr.ah_attr.grh.dgid), "ibv_query_gid");
@@ -102,7 +102,7 @@ static void connect_end(struct end *end, struct end *peer, int own_gid, int tell
 			    IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 				    IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER), "to RTR");
 	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = number("timeout", 10),
-				     .retry_cnt = number("retry", 3), .rnr_retry = number("rnr", 7), .sq_psn = 100,
+				     .retry_cnt = number("retry", 3), .rnr_retry = number("rnr", 7), .sq_psn = sq_psn,
 				     .max_rd_atomic = 1 };
 	need(!ibv_modify_qp(end->qp, &attr,
 			    IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
@@ -156,9 +156,10 @@ int main(int argc, char **argv)
 	length = number("length", 64);
 	open_end(&a, argv[1], 7, 0);
 	open_end(&b, argv[2], number("mr-b", 7), number("pd-b", 0));
-	connect_end(&a, &b, number("gid-a", 0), number("tell-b", number("gid-b", 0)), 7, mtu("mtu-a"), 1, 0);
+	connect_end(&a, &b, number("gid-a", 0), number("tell-b", number("gid-b", 0)), 7, mtu("mtu-a"), 1, 0,
+		    number("sq-a", 100), 100);
 	connect_end(&b, &a, number("gid-b", 0), number("tell-a", number("gid-a", 0)), number("access-b", 7), mtu("mtu-b"),
-		    1, number("init-b", 0));
+		    1, number("init-b", 0), 100, number("rq-b", 100));
 	printf("%u %u\n", a.qp->qp_num, b.qp->qp_num);
 	fflush(stdout);
 	for (int i = 0; i < number("warm", 0); i++) {

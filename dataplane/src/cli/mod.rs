@@ -9,6 +9,7 @@ mod affinity;
 mod capture;
 mod doctor;
 mod elf;
+mod hints;
 mod impair;
 mod nic;
 mod post_mortem;

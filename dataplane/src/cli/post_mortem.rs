@@ -7,6 +7,7 @@ use roceline_engine::diagnosis::Duration;
 
 use super::table::Table;
 use crate::control::post_mortem::{Line, PostMortemsReply, Record};
+use crate::control::refused_qps::RefusedQp;
 
 /// Columns that a cause or remedy may take.
 const WIDTH: usize = 100;
@@ -47,7 +48,7 @@ impl std::str::FromStr for Which {
 
 /// Leaves the wanted records; an error says that there is none.
 pub(super) fn choose(reply: &mut PostMortemsReply, which: Which) -> Result<(), String> {
-    let records = &mut reply.post_mortems;
+    let (records, refused) = (&mut reply.post_mortems, &mut reply.refused);
     match which {
         Which::All => return Ok(()),
         Which::Last => {
@@ -55,13 +56,25 @@ pub(super) fn choose(reply: &mut PostMortemsReply, which: Which) -> Result<(), S
             let failed = records.iter().rposition(|r| !r.cause.orderly);
             let newest = failed.or(records.len().checked_sub(1));
             *records = newest.map(|i| records.swap_remove(i)).into_iter().collect();
+            // Only what went wrong after that: a connection that could not be set up is then the newest failure.
+            let age = records
+                .first()
+                .filter(|r| !r.cause.orderly)
+                .map_or(u64::MAX, |r| r.age_ns);
+            refused.retain(|r| r.age_ns < age);
+            *refused = refused.pop().into_iter().collect();
+            if !refused.is_empty() {
+                records.clear();
+            }
         }
         Which::Qpn(qpn) => {
             records.retain(|r| r.qpn == qpn);
             *records = records.pop().into_iter().collect();
+            refused.retain(|r| r.qpn == qpn);
+            *refused = refused.pop().into_iter().collect();
         }
     }
-    match (records.is_empty(), which) {
+    match (records.is_empty() && refused.is_empty(), which) {
         (false, _) => Ok(()),
         (true, Which::Qpn(qpn)) => Err(format!(
             "no record of queue pair {qpn:#08x}: it has not failed, or newer failures have pushed its record out; `roceline \
@@ -96,12 +109,45 @@ pub(super) fn list(out: &mut impl Write, reply: &PostMortemsReply) -> io::Result
         ]);
     }
     table.write(out, "no queue pair has failed")?;
+    if !reply.refused.is_empty() {
+        writeln!(out, "\nqueue pairs that could not be connected:")?;
+    }
+    for r in &reply.refused {
+        refused(out, r)?;
+    }
     if !reply.post_mortems.is_empty() {
         writeln!(out)?;
         writeln!(
             out,
             "`roceline show qp --post-mortem QPN` says more, `--post-mortem last` of the newest failure"
         )?;
+    }
+    Ok(())
+}
+
+/// A queue pair that could not be connected.
+pub(super) fn refused(out: &mut impl Write, r: &RefusedQp) -> io::Result<()> {
+    writeln!(
+        out,
+        "modify_qp of queue pair {:#08x} of {} to {} was refused {} ago",
+        r.qpn,
+        r.device,
+        r.to,
+        duration(r.age_ns)
+    )?;
+    field(out, "program", &format!("{} (pid {})", r.program, r.pid))?;
+    field(out, "cause", &r.reason)?;
+    let errno = io::Error::from_raw_os_error(r.errno);
+    field(out, "errno", &errno.to_string())
+}
+
+/// What NICs dropped, below a list.
+pub(super) fn notes(out: &mut impl Write, notes: &[String]) -> io::Result<()> {
+    if !notes.is_empty() {
+        writeln!(out)?;
+    }
+    for note in notes {
+        field(out, "note", note)?;
     }
     Ok(())
 }
@@ -129,6 +175,9 @@ pub(super) fn full(out: &mut impl Write, r: &Record) -> io::Result<()> {
         &format!("{} [{}{likely}]", r.cause.sentence, r.cause.name),
     )?;
     field(out, "remedy", &r.cause.remedy)?;
+    for hint in &r.hints {
+        field(out, "hint", hint)?;
+    }
     field(
         out,
         "path",
@@ -178,8 +227,14 @@ pub(super) fn full(out: &mut impl Write, r: &Record) -> io::Result<()> {
         out,
         "timers",
         &format!(
-            "ACK timeout {timeout}, {} of {} retries left, {rnr}",
-            r.retries_left, r.retry_cnt
+            "ACK timeout {timeout}, {}, {rnr}",
+            match r.ended_by_time {
+                true => format!(
+                    "given up by adaptive retransmission after {} times that, however many retries",
+                    r.retry_cnt
+                ),
+                false => format!("{} of {} retries left", r.retries_left, r.retry_cnt),
+            }
         ),
     )?;
     field(

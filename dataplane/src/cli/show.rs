@@ -7,6 +7,7 @@ use clap::{Parser, ValueEnum};
 use serde_json::Value;
 
 use super::CliError;
+use super::hints::Surroundings;
 use super::post_mortem::{self, Which};
 use super::table::Table;
 use crate::control::client::{Client, ClientError};
@@ -30,9 +31,9 @@ pub(super) struct Args {
     #[arg(value_enum)]
     what: Option<What>,
 
-    /// Why queue pairs failed: of the one with this number, of the `last` one, or a list. Records of the newest
-    /// failures outlive the queue pair and its program
-    #[arg(long, value_name = "QPN|last", num_args = 0..=1, default_missing_value = "all")]
+    /// Why queue pairs failed, or could not be connected: of the one with this number, of the `last` one, or a list of
+    /// `all` (also without a value). Records of the newest failures outlive the queue pair and its program
+    #[arg(long, value_name = "QPN|last|all", num_args = 0..=1, default_missing_value = "all")]
     post_mortem: Option<Which>,
 
     /// Print JSON
@@ -92,14 +93,28 @@ fn why_failed(client: &Client, which: Which, args: &Args) -> Result<(), CliError
     }
     let mut reply: PostMortemsReply = client.ask(&Query::PostMortems)?;
     post_mortem::choose(&mut reply, which).map_err(CliError::NoRecord)?;
+    let around = Surroundings::ask(client)?;
+    for record in &mut reply.post_mortems {
+        record.hints = match which {
+            Which::All => Vec::new(),
+            Which::Last | Which::Qpn(_) => around.hints(record),
+        };
+    }
     let mut out = io::stdout().lock();
     if args.json {
         let value = serde_json::to_value(&reply).map_err(io::Error::other)?;
         return Ok(write_json(&mut out, &value)?);
     }
-    match (which, &reply.post_mortems[..]) {
-        (Which::Last | Which::Qpn(_), [record]) => post_mortem::full(&mut out, record)?,
-        _ => post_mortem::list(&mut out, &reply)?,
+    if which == Which::All {
+        post_mortem::list(&mut out, &reply)?;
+        post_mortem::notes(&mut out, &around.notes())?;
+        return Ok(());
+    }
+    for record in &reply.post_mortems {
+        post_mortem::full(&mut out, record)?;
+    }
+    for refused in &reply.refused {
+        post_mortem::refused(&mut out, refused)?;
     }
     Ok(())
 }

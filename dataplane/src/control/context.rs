@@ -11,6 +11,8 @@ use std::sync::Arc;
 use roceline_abi::control::{NAME_BYTES, OpenDevice, OpenReply, Plain, RegionReach};
 use roceline_abi::layout::FILE_BYTES;
 
+use roceline_engine::Owner;
+
 use super::error::CommandError;
 use super::limits::DeviceLimits;
 use super::program_memory::ProgramMemory;
@@ -26,6 +28,8 @@ use crate::supervisor::Keeper;
 /// The queues of a QP.
 #[derive(Debug)]
 pub struct QpQueues {
+    /// The number of the QP.
+    pub qpn: u32,
     /// Send queue.
     pub sq: Queue,
     /// Receive queue.
@@ -37,6 +41,8 @@ pub struct Context {
     shared: Arc<Shared>,
     id: ContextId,
     nic: usize,
+    /// Its program.
+    owner: Owner,
     /// The shared file.
     pub file: Arc<ContextFile>,
     /// Who has which part of it.
@@ -102,10 +108,20 @@ impl Context {
         let file = Arc::new(ContextFile::create().map_err(system("making the context file"))?);
         let wake = eventfd().map_err(system("making the wake eventfd"))?;
         let (async_events, async_fd) = event_pipe().map_err(system("making the event pipe"))?;
+        let pid = if peer.pid > 0 {
+            peer.pid as u32
+        } else {
+            request.pid
+        };
+        let owner = Owner {
+            pid,
+            name: comm(peer.pid),
+        };
         let context = Context {
             shared: shared.clone(),
             id: shared.next_context(),
             nic,
+            owner,
             file: file.clone(),
             queues: QueueMemory::new(Quota {
                 used: shared.queue_bytes(peer.pid),
@@ -118,11 +134,6 @@ impl Context {
             channels: HashSet::new(),
             cqs: HashMap::new(),
             qps: HashMap::new(),
-        };
-        let pid = if peer.pid > 0 {
-            peer.pid as u32
-        } else {
-            request.pid
         };
         if let Some(keeper) = context.keeper() {
             keeper.context(context.id, pid, file.fd(), async_events.write.as_fd());
@@ -140,7 +151,7 @@ impl Context {
             async_events,
             program: request.program,
             pid,
-            comm: comm(peer.pid),
+            comm: owner.name,
         };
         if let Err(error) = context.done(Command::Open(Box::new(new))) {
             context.no_longer_kept();
@@ -279,6 +290,21 @@ impl Context {
     /// A queue pair of this context.
     pub fn qp(&self, handle: u32) -> Result<u32, CommandError> {
         known(self.qps.contains_key(&handle), "queue pair", handle)
+    }
+
+    /// Keeps for people why a queue pair could not be connected.
+    pub fn keep_refusal(&self, qp: u32, to: &str, error: &CommandError) {
+        let Some(queues) = self.qps.get(&qp) else {
+            return;
+        };
+        self.shared.refused_qps.add(
+            &self.nic().name,
+            queues.qpn,
+            self.owner,
+            to,
+            error.errno(),
+            error.to_string(),
+        );
     }
 
     /// Refuses one more of something of which there are `count`.

@@ -27,6 +27,7 @@ pub mod post_mortem;
 mod program_memory;
 pub mod query;
 mod queue_memory;
+pub mod refused_qps;
 mod region_memory;
 pub(crate) mod seqpacket;
 mod server;

@@ -11,6 +11,7 @@ use roceline_engine::wire::aeth::{self, NakCode, Syndrome};
 use roceline_engine::{Nanos, PostMortem};
 use serde::{Deserialize, Serialize};
 
+use super::refused_qps::RefusedQp;
 use crate::lcore::message::PostMortemReport;
 
 /// Answer to [`super::query::Query::PostMortems`].
@@ -18,6 +19,9 @@ use crate::lcore::message::PostMortemReport;
 pub struct PostMortemsReply {
     /// Oldest first.
     pub post_mortems: Vec<Record>,
+    /// Queue pairs that could not be connected, oldest first.
+    #[serde(default)]
+    pub refused: Vec<RefusedQp>,
 }
 
 /// One queue pair that went to ERR.
@@ -81,8 +85,14 @@ pub struct Record {
     pub responses_received: u64,
     /// Counters of the queue pair that are not zero.
     pub counters: BTreeMap<String, u64>,
+    /// Adaptive retransmission gave it up: `retry_cnt` times the ACK timeout had passed, and retries are not counted.
+    #[serde(default)]
+    pub ended_by_time: bool,
     /// The last packets and retries, oldest first.
     pub journal: Vec<Line>,
+    /// What else the daemon knows; the command line asks for it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hints: Vec<String>,
 }
 
 /// Why a queue pair failed.
@@ -137,10 +147,13 @@ pub struct Line {
 }
 
 /// The records of all lcores, oldest first.
-pub fn reply(reports: &[PostMortemReport]) -> PostMortemsReply {
+pub fn reply(reports: &[PostMortemReport], refused: Vec<RefusedQp>) -> PostMortemsReply {
     let mut post_mortems: Vec<Record> = reports.iter().map(record).collect();
     post_mortems.sort_by_key(|r| std::cmp::Reverse(r.age_ns));
-    PostMortemsReply { post_mortems }
+    PostMortemsReply {
+        post_mortems,
+        refused,
+    }
 }
 
 fn record(report: &PostMortemReport) -> Record {
@@ -177,7 +190,9 @@ fn record(report: &PostMortemReport) -> Record {
         requests_received: r.traffic.requests,
         responses_received: r.traffic.responses,
         counters: counted.map(|(name, value)| (name.into(), value)).collect(),
-        journal: r.entries().map(|entry| line(entry, r.at)).collect(),
+        ended_by_time: r.by_time(),
+        journal: r.entries().map(|entry| line(entry, r)).collect(),
+        hints: Vec::new(),
     }
 }
 
@@ -229,7 +244,7 @@ fn upper_snake(camel: &str) -> String {
     out
 }
 
-fn line(entry: &Entry, end: Nanos) -> Line {
+fn line(entry: &Entry, record: &PostMortem) -> Line {
     let kind = entry.kind();
     let event = match kind {
         Kind::Empty => "",
@@ -243,14 +258,16 @@ fn line(entry: &Entry, end: Nanos) -> Line {
     };
     let opcode = entry.opcode();
     let is_ack = opcode == Some(Opcode::RC_ACK);
+    let by_time = kind == Kind::Timeout && record.by_time();
     Line {
-        before_ns: end.saturating_sub(entry.at()).0,
+        before_ns: record.at.saturating_sub(entry.at()).0,
         event: event.into(),
         opcode: opcode.map(|op| format!("{op:?}")),
         psn: entry.psn().get(),
         count: entry.count(),
         syndrome: is_ack.then(|| syndrome(entry.detail())),
-        retries_left: (!kind.is_packet()).then(|| entry.detail()),
+        // Where time counts, the number of retries that are left says nothing.
+        retries_left: (!kind.is_packet() && !by_time).then(|| entry.detail()),
     }
 }
 

@@ -349,7 +349,10 @@ pub(super) fn answer(shared: &Shared, peer: Peer, payload: &[u8]) -> Result<Vec<
         Query::Mrs => json(&MrsReply {
             mrs: mrs(&snapshots(shared)?),
         }),
-        Query::PostMortems => json(&post_mortem::reply(&post_mortems(shared)?)),
+        Query::PostMortems => {
+            let refused = shared.refused_qps.list();
+            json(&post_mortem::reply(&post_mortems(shared)?, refused))
+        }
         Query::Lcores => json(&LcoresReply {
             lcores: lcores(&snapshots(shared)?),
         }),

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::error::{CommandError, ControlError};
 use super::impair::Impairments;
+use super::refused_qps::RefusedQps;
 use super::seqpacket::{self, Peer};
 use super::{ControlConfig, LcorePort, SendError, session};
 use crate::lcore::message::{Command, ContextId, Reply, Request};
@@ -35,6 +36,8 @@ pub struct Shared {
     pub lcores: Arc<dyn LcorePort>,
     /// The rules that are in force.
     pub impairments: Impairments,
+    /// Queue pairs that could not be connected.
+    pub refused_qps: RefusedQps,
     next_context: AtomicU64,
     sessions: Mutex<Sessions>,
     ended: Condvar,
@@ -69,6 +72,7 @@ impl Shared {
             config,
             lcores,
             impairments: Impairments::default(),
+            refused_qps: RefusedQps::default(),
             // 0 is no context: queries use it.
             next_context: AtomicU64::new(1),
             sessions: Mutex::default(),

@@ -184,7 +184,7 @@ fn new_qp(
         rq: mmap_info(&rq),
         sq: mmap_info(&sq),
     };
-    context.qps.insert(handle, QpQueues { sq, rq });
+    context.qps.insert(handle, QpQueues { qpn, sq, rq });
     Ok((response, mmap))
 }
 
@@ -198,7 +198,7 @@ pub fn destroy_qp(context: &mut Context, call: &Call<'_>) -> Result<Answer, Comm
     match context.call(Command::DestroyQp { qp })? {
         Reply::Events { asynchronous, .. } => {
             QpRecord::withdraw(&context.file.view(), doorbell_index(qp));
-            if let Some(QpQueues { sq, rq }) = context.qps.remove(&qp) {
+            if let Some(QpQueues { sq, rq, .. }) = context.qps.remove(&qp) {
                 context.queues.free(&context.file, sq);
                 context.queues.free(&context.file, rq);
             }
@@ -215,18 +215,33 @@ pub fn destroy_qp(context: &mut Context, call: &Call<'_>) -> Result<Answer, Comm
 }
 
 pub fn modify_qp(context: &mut Context, call: &Call<'_>) -> Result<Answer, CommandError> {
-    modify(context, &call.request::<ModifyQp>()?)?;
+    connect(context, &call.request::<ModifyQp>()?)?;
     Ok(Answer::default())
 }
 
 pub fn ex_modify_qp(context: &mut Context, call: &Call<'_>) -> Result<Answer, CommandError> {
     let request: ExModifyQp = call.request()?;
-    modify(context, &request.base)?;
+    connect(context, &request.base)?;
     let response = ExTail {
         comp_mask: 0,
         response_length: size_of::<ExTail>() as u32,
     };
     Ok(call.answer(response.as_bytes(), &[]))
+}
+
+/// Why a queue pair does not get to RTR or RTS is kept, since the program only gets an errno.
+fn connect(context: &mut Context, request: &ModifyQp) -> Result<(), CommandError> {
+    let result = modify(context, request);
+    let names_state = request.attr_mask & mask::STATE != 0;
+    let to = match QpState::from_raw(request.qp_state.into()) {
+        Some(QpState::Rtr) if names_state => "RTR",
+        Some(QpState::Rts) if names_state => "RTS",
+        _ => return result,
+    };
+    if let Err(error) = &result {
+        context.keep_refusal(request.qp_handle, to, error);
+    }
+    result
 }
 
 fn modify(context: &mut Context, request: &ModifyQp) -> Result<(), CommandError> {
