@@ -308,15 +308,20 @@ fn delays_of_a_file_beside_the_configuration_outlive_it() {
     daemon.launch();
     daemon.expect_ready();
     std::fs::remove_file(&file).expect("it is ours");
-    let rule = |daemon: &Daemon| daemon.json(&["impair", "list"])["rules"][0]["text"].clone();
-    assert_eq!(rule(&daemon), "delay=list:10000,20000");
+    let rule = |daemon: &Daemon| daemon.json(&["impair", "list"])["rules"][0].clone();
+    let first = rule(&daemon);
+    assert_eq!(first["text"], "delay=trace:delays.txt (2 values)");
+    assert_eq!(
+        first["rule"]["delay"],
+        "list:10000,20000 # trace:delays.txt"
+    );
     let dead = daemon.worker();
     daemon.kill_worker(libc::SIGKILL);
     wait_for("another worker", PATIENCE, || {
         daemon.find_worker().is_some_and(|worker| worker != dead)
     });
     daemon.expect_ready();
-    assert_eq!(rule(&daemon), "delay=list:10000,20000");
+    assert_eq!(rule(&daemon), first);
 }
 
 #[test]

@@ -15,8 +15,8 @@ use clap::Parser;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use super::CliError;
 use super::wait::seconds;
+use super::{CliError, number_in};
 use crate::capture::filter::Filter;
 use crate::capture::pcapng::Writer;
 use crate::capture::record::decode;
@@ -64,7 +64,7 @@ pub(super) struct Args {
     rx: bool,
 
     /// Stop after this many packets
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short, long, value_name = "N", value_parser = number_in(1..=u64::MAX))]
     count: Option<u64>,
 
     /// Stop after this many seconds
@@ -76,7 +76,7 @@ pub(super) struct Args {
     snaplen: u32,
 
     /// MiB of buffer in the daemon, for while the file is slow
-    #[arg(long, value_name = "MIB", default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..=1024))]
+    #[arg(long, value_name = "MIB", default_value_t = 32, value_parser = number_in(1..=1024))]
     buffer: u64,
 
     /// Keep the newest N packets in the daemon; write them when a queue pair of these NICs fails, or when

@@ -151,7 +151,9 @@ fn removed(out: &mut impl Write, answer: serde_json::Value, json: bool) -> Resul
 }
 
 fn list(out: &mut impl Write, reply: &ImpairReply) -> io::Result<()> {
-    let mut rules = Table::new(&["#", "name", "place", ">seen", ">matched", ">hit", "rule"]);
+    let mut rules = Table::new(&[
+        "#", "name", "place", ">seen", ">matched", ">hit", ">dropped", "rule",
+    ]);
     for rule in &reply.rules {
         rules.row(vec![
             rule.id.to_string(),
@@ -160,13 +162,14 @@ fn list(out: &mut impl Write, reply: &ImpairReply) -> io::Result<()> {
             rule.seen.to_string(),
             rule.matched.to_string(),
             rule.hit.to_string(),
+            rule.dropped.to_string(),
             rule.text.clone(),
         ]);
     }
     rules.write(out, "no rules: nothing is impaired")?;
     if !reply.places.is_empty() {
         writeln!(out)?;
-        let mut places = Table::new(&["place", ">held", ">dropped: full", ">no buffer"]);
+        let mut places = Table::new(&["place", ">held", ">lost: no room", ">copies: no buffer"]);
         for place in &reply.places {
             places.row(vec![
                 place.place.clone(),
@@ -221,6 +224,45 @@ mod tests {
             count += 1;
         }
         assert!(count >= 25, "{count} rules found");
+    }
+
+    #[test]
+    fn the_list_tells_what_a_rule_dropped_from_what_found_no_room() {
+        use crate::control::impair::{PlaceLine, RuleLine};
+        let reply = ImpairReply {
+            rules: vec![RuleLine {
+                id: 3,
+                name: "slow".into(),
+                place: "link0 from roce0".into(),
+                seen: 2100,
+                matched: 2050,
+                hit: 2047,
+                dropped: 1983,
+                text: "rate=1kb/s".into(),
+                rule: crate::impair::Spec::default(),
+            }],
+            places: vec![PlaceLine {
+                place: "link0 from roce0".into(),
+                held: 64,
+                overflow: 7,
+                no_buffer: 8,
+            }],
+        };
+        let mut out = Vec::new();
+        list(&mut out, &reply).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
+        assert_eq!(
+            lines,
+            [
+                "#  name  place             seen  matched   hit  dropped  rule",
+                "3  slow  link0 from roce0  2100     2050  2047     1983  rate=1kb/s",
+                "",
+                "place             held  lost: no room  copies: no buffer",
+                "link0 from roce0    64              7                  8",
+            ],
+            "{text}"
+        );
     }
 
     #[test]

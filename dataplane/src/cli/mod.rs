@@ -23,10 +23,11 @@ mod table;
 mod wait;
 
 use std::io;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{ArgAction, Parser, Subcommand};
+use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::config::ConfigError;
 use crate::control::client::ClientError;
@@ -122,10 +123,33 @@ enum CliError {
     Unhealthy(usize),
 }
 
+/// The commands and their options. Where an option has a value, `-1` is one: it is out of range, and is told with the
+/// option and the range, not as an option that does not exist.
+fn definition() -> clap::Command {
+    with_negative_numbers(Cli::command())
+}
+
+fn with_negative_numbers(command: clap::Command) -> clap::Command {
+    let command = command.mut_args(|arg| {
+        let has_value = arg.get_action().takes_values() && !arg.is_positional();
+        arg.allow_negative_numbers(has_value)
+    });
+    command.mut_subcommands(with_negative_numbers)
+}
+
+/// A whole number within bounds.
+fn number_in(bounds: RangeInclusive<u64>) -> impl Fn(&str) -> Result<u64, String> + Clone {
+    move |text| crate::impair::number_in(text, bounds.clone())
+}
+
 /// Runs the command that the process's arguments name.
 pub fn main() -> ExitCode {
     // clap prints usage errors itself and exits with 2.
-    let cli = Cli::parse();
+    let parsed = definition().try_get_matches();
+    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
+        Ok(cli) => cli,
+        Err(error) => error.format(&mut definition()).exit(),
+    };
     let socket = cli.socket.filter(|path| !path.as_os_str().is_empty());
     match dispatch(cli.command, socket, cli.verbose) {
         Ok(()) => ExitCode::SUCCESS,
@@ -170,14 +194,67 @@ mod tests {
 
     #[test]
     fn the_definition_is_consistent() {
-        use clap::CommandFactory;
-        Cli::command().debug_assert();
+        definition().debug_assert();
+    }
+
+    #[test]
+    fn a_negative_number_is_told_with_its_option() {
+        let error = |line: &str| {
+            let words = line.split_ascii_whitespace();
+            let parsed = definition().try_get_matches_from(words);
+            parsed.map(drop).map_err(|error| error.to_string())
+        };
+        // What the options mean is found out behind the command line: rule::tests.
+        for taken in [
+            "--probability -1",
+            "--qpn -3",
+            "--skip -1",
+            "--duplicate -1",
+            "--duplicate --seed 3",
+        ] {
+            let line = format!("roceline impair add --nic roce0 --tx --drop {taken}");
+            assert_eq!(error(&line), Ok(()), "{taken}");
+        }
+        assert_eq!(error("roceline capture -w a.pcapng --qpn -1"), Ok(()));
+        for (line, option, says) in [
+            (
+                "capture -w - --duration -1",
+                "--duration",
+                "must be a number of seconds",
+            ),
+            ("capture -w - --count -1", "--count", "from 1 to"),
+            ("capture -w - --snaplen -1", "--snaplen", "not in"),
+            ("capture -w - --last -1", "--last", "not in"),
+            (
+                "wait --timeout -1",
+                "--timeout",
+                "must be a number of seconds",
+            ),
+            ("stat --qp -1", "--qp", "24 bits"),
+            ("nic --cpu -1", "--cpu", "must be the number of a CPU"),
+            (
+                "impair add --drop --probability --seed 1",
+                "--probability",
+                "value is required",
+            ),
+            (
+                "impair add --drop --probability",
+                "--probability",
+                "value is required",
+            ),
+            ("impair add --drop -x", "-x", "unexpected argument"),
+        ] {
+            let said = error(&format!("roceline {line}")).unwrap_err();
+            assert!(
+                said.contains(option) && said.contains(says),
+                "{line}: {said}"
+            );
+        }
     }
 
     #[test]
     fn commands_that_do_not_exist_are_not_listed() {
-        use clap::CommandFactory;
-        let names: Vec<String> = Cli::command()
+        let names: Vec<String> = definition()
             .get_subcommands()
             .map(|command| command.get_name().into())
             .collect();

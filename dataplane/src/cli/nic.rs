@@ -36,7 +36,7 @@ pub(super) struct Args {
     preset: Preset,
 
     /// CPU for the polling thread, instead of what the configuration says
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = cpu)]
     cpu: Option<usize>,
 
     /// Print the configuration and exit: a start for a file of your own
@@ -47,6 +47,10 @@ pub(super) struct Args {
     #[arg(long, hide = true, value_name = "FDS", conflicts_with_all = ["config", "preset", "print_config"])]
     worker: Option<String>,
 
+    /// For the supervisor's use: what the configuration is called in messages
+    #[arg(long, hide = true, value_name = "NAME", requires = "worker")]
+    config_name: Option<String>,
+
     /// For the supervisor's use: how the worker before ended
     #[arg(long, hide = true, value_name = "HOW", requires = "worker")]
     last_end: Option<String>,
@@ -56,9 +60,16 @@ pub(super) fn run(args: Args, socket: Option<PathBuf>, verbosity: u8) -> Result<
     if let Some(argument) = &args.worker {
         return work(argument, &args, socket, verbosity);
     }
-    let (mut config, text) = match &args.config {
-        Some(path) => Config::load(path)?,
-        None => (Config::preset(args.preset)?, args.preset.text().into()),
+    let (mut config, text, name) = match &args.config {
+        Some(path) => {
+            let (config, text) = Config::load(path)?;
+            (config, text, path.display().to_string())
+        }
+        None => {
+            let preset = args.preset;
+            let config = Config::preset(preset)?;
+            (config, preset.text().into(), preset.label())
+        }
     };
     if args.print_config {
         io::stdout().write_all(text.as_bytes())?;
@@ -72,7 +83,7 @@ pub(super) fn run(args: Args, socket: Option<PathBuf>, verbosity: u8) -> Result<
         .unwrap_or_else(socket::of_new_daemon);
     telemetry::init(verbosity, config.log.as_deref())?;
     supervisor::run(&supervisor::Options {
-        arguments: worker_arguments(&args, &socket, verbosity),
+        arguments: worker_arguments(&args, &name, &socket, verbosity),
         socket,
         mode: config.control.mode,
         config: config.text,
@@ -81,8 +92,10 @@ pub(super) fn run(args: Args, socket: Option<PathBuf>, verbosity: u8) -> Result<
 }
 
 /// Arguments of a worker, after `nic`. What the configuration says is not repeated.
-fn worker_arguments(args: &Args, socket: &Path, verbosity: u8) -> Vec<OsString> {
-    let mut all: Vec<OsString> = vec!["--socket".into(), socket.into()];
+fn worker_arguments(args: &Args, name: &str, socket: &Path, verbosity: u8) -> Vec<OsString> {
+    // In one word: a name may begin like an option.
+    let mut all: Vec<OsString> = vec![format!("--config-name={name}").into()];
+    all.extend(["--socket".into(), socket.into()]);
     all.extend((0..verbosity).map(|_| OsString::from("-v")));
     if let Some(cpu) = args.cpu {
         all.extend(["--cpu".into(), cpu.to_string().into()]);
@@ -101,7 +114,8 @@ fn work(
     // SAFETY: a C string of less than 16 bytes.
     unsafe { libc::prctl(libc::PR_SET_NAME, c"roceline-worker".as_ptr()) };
     let inherited = Inherited::take(argument)?;
-    let mut config = Config::parse("configuration", &inherited.config)?;
+    let name = args.config_name.as_deref().unwrap_or("configuration");
+    let mut config = Config::parse(name, &inherited.config)?;
     if let Some(cpu) = args.cpu {
         pin(&mut config, cpu)?;
     }
@@ -120,6 +134,11 @@ fn work(
         let _ = io::stdout().write_all(greeting.as_bytes());
     })?;
     Ok(())
+}
+
+fn cpu(text: &str) -> Result<usize, String> {
+    text.parse()
+        .map_err(|_| "must be the number of a CPU, from 0".into())
 }
 
 fn pin(config: &mut Config, cpu: usize) -> Result<(), ConfigError> {
@@ -170,6 +189,22 @@ mod tests {
         let cpu = config::allowed_cpus()[0];
         pin(&mut config, cpu).unwrap();
         assert_eq!(config.lcores[0].cpu, Some(cpu));
+    }
+
+    #[test]
+    fn a_worker_hears_what_the_configuration_is_called() {
+        let args = |arguments: &[OsString]| {
+            let command = ["nic", "--worker", "3,4,5,0"].map(OsString::from);
+            let all = command.iter().chain(arguments);
+            Args::try_parse_from(all).unwrap()
+        };
+        for name in ["/etc/roceline.toml", "--odd name.toml", "preset pair"] {
+            let plain = Args::try_parse_from(["nic"]).unwrap();
+            let mut given = worker_arguments(&plain, name, Path::new("/run/x.sock"), 1);
+            // Those are of every command.
+            given.retain(|a| a.to_string_lossy().starts_with("--config-name"));
+            assert_eq!(args(&given).config_name.as_deref(), Some(name));
+        }
     }
 
     #[test]

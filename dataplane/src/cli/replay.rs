@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use clap::{Parser, ValueEnum};
 use serde::Serialize;
 
-use super::CliError;
 use super::table::Table;
+use super::{CliError, number_in};
 use crate::capture::filter::Filter;
 use crate::capture::request::Injected;
 use crate::capture::rewrite::{Map, Rewrite};
@@ -61,7 +61,7 @@ pub(super) struct Args {
     direction: Direction,
 
     /// Stop after this many packets
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = number_in(1..=u64::MAX))]
     count: Option<u64>,
 
     /// Another destination QP number, again for another

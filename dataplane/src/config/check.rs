@@ -1,9 +1,10 @@
 //! From the text to values that can be relied on: ranges, formats, and what must fit together.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use roceline_abi::control::MemoryPolicy;
 use roceline_engine::verbs::Mtu;
@@ -37,13 +38,27 @@ const MAX_NAME: usize = 63;
 pub(super) struct Checker<'a> {
     label: &'a str,
     text: &'a str,
+    base: &'a Path,
     cpus: Vec<usize>,
+    /// What takes the place of names of things outside the text, with where those stand.
+    replaced: RefCell<Vec<(Range<usize>, String)>>,
 }
 
 impl<'a> Checker<'a> {
-    /// For a text and the CPUs that its lcores may be pinned to.
-    pub(super) fn new(label: &'a str, text: &'a str, cpus: Vec<usize>) -> Checker<'a> {
-        Checker { label, text, cpus }
+    /// For a text, the directory from which it names files, and the CPUs that its lcores may be pinned to.
+    pub(super) fn new(
+        label: &'a str,
+        text: &'a str,
+        base: &'a Path,
+        cpus: Vec<usize>,
+    ) -> Checker<'a> {
+        Checker {
+            label,
+            text,
+            base,
+            cpus,
+            replaced: RefCell::default(),
+        }
     }
 
     /// Checks everything.
@@ -56,7 +71,7 @@ impl<'a> Checker<'a> {
             .map(|nic| self.nic(nic.into_inner(), lcores.len()))
             .collect::<Result<Vec<_>, _>>()?;
         self.together(&nics)?;
-        let (impair, text) = self.impair(file.impair, &nics)?;
+        let impair = self.impair(file.impair, &nics)?;
         let control = self.control(file.control)?;
         let log = file.log.level.map(|level| self.log_filter(level));
         Ok(Config {
@@ -66,8 +81,32 @@ impl<'a> Checker<'a> {
             impair,
             control,
             log: log.transpose()?,
-            text,
+            text: self.self_contained(),
         })
+    }
+
+    /// From here on a value of the text is `value` ([`Config::text`]).
+    pub(super) fn replace(&self, at: Range<usize>, value: impl Into<toml::Value>) {
+        let value = value.into().to_string();
+        self.replaced.borrow_mut().push((at, value));
+    }
+
+    /// The text with what was replaced.
+    fn self_contained(&self) -> String {
+        let mut replaced = self.replaced.take();
+        // From the end, so that places stay where they are.
+        replaced.sort_by_key(|(at, _)| std::cmp::Reverse(at.start));
+        let mut text = self.text.to_string();
+        for (at, value) in replaced {
+            // The bounds are those of a value, so they are between characters.
+            text.replace_range(at, &value);
+        }
+        text
+    }
+
+    /// The directory from which files are named.
+    pub(super) fn base(&self) -> &Path {
+        self.base
     }
 
     /// What the text is called in errors; the path of a file.
@@ -133,7 +172,12 @@ impl<'a> Checker<'a> {
     fn lcores(&self, lcores: Vec<Spanned<file::Lcore>>) -> Result<Vec<LcoreConfig>, ConfigError> {
         if let Some(second) = lcores.get(1) {
             let problem = "one polling thread serves all NICs in this version; remove this section";
-            return Err(self.bad("[[lcore]]", "the second one", second.span(), problem));
+            return Err(ConfigError::Section {
+                file: self.label.into(),
+                line: line_of(self.text, second.span().start),
+                section: "lcore",
+                problem: format!("this is the second one: {problem}"),
+            });
         }
         let Some(lcore) = lcores.into_iter().next().map(Spanned::into_inner) else {
             return Ok(vec![LcoreConfig {
@@ -377,14 +421,15 @@ impl<'a> Checker<'a> {
             NumberOrWord::Number(uid) => {
                 u32::try_from(*uid).map_err(|_| self.bad(key, uid, user.span(), "is not a user id"))
             }
-            NumberOrWord::Word(name) => uid_of(name).ok_or_else(|| {
-                self.bad(
-                    key,
-                    format!("{name:?}"),
-                    user.span(),
-                    "no such user in /etc/passwd",
-                )
-            }),
+            NumberOrWord::Word(name) => {
+                let uid = uid_of(name).ok_or_else(|| {
+                    let problem = "no such user in /etc/passwd";
+                    self.bad(key, format!("{name:?}"), user.span(), problem)
+                })?;
+                // Who may do what does not change with /etc/passwd when a worker is started anew.
+                self.replace(user.span(), i64::from(uid));
+                Ok(uid)
+            }
         }
     }
 

@@ -65,6 +65,18 @@ pub enum ConfigError {
         /// What is wrong with it and how to mend it.
         problem: String,
     },
+    /// A section that makes no sense as a whole.
+    #[error("{file}:{line}: [[{section}]]: {problem}")]
+    Section {
+        /// The file.
+        file: String,
+        /// Line, from 1.
+        line: usize,
+        /// Name of the section.
+        section: &'static str,
+        /// What is wrong with it and how to mend it.
+        problem: String,
+    },
     /// Something is missing or does not fit together.
     #[error("{file}: {problem}")]
     Whole {

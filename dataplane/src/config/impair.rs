@@ -1,27 +1,27 @@
 //! `[[impair]]`: rules to begin with. What a rule may say is the business of [`crate::impair`]; here errors get their line.
 
-use std::path::Path;
+use std::collections::BTreeMap;
 
+use roceline_engine::fabric::impair::MAX_RULES;
 use toml::Spanned;
 
 use super::check::Checker;
 use super::error::nearest;
 use super::file::{self, line_of};
 use super::{ConfigError, NicConfig, wiring};
-use crate::impair::{KEYS, Names, Spec, SpecError};
+use crate::impair::{KEYS, Names, Place, Spec, SpecError};
 
 impl Checker<'_> {
-    /// Checks all rules: each by itself, and against the NICs and links that there are. Gives with them the text as it is
-    /// without the files that it names ([`Config::text`](super::Config::text)).
+    /// Checks all rules: each by itself, against the NICs and links that there are, and whether they have room. What they
+    /// read of files replaces the files' names in the text.
     pub(super) fn impair(
         &self,
         sections: Vec<Spanned<file::Impair>>,
         nics: &[NicConfig],
-    ) -> Result<(Vec<Spec>, String), ConfigError> {
+    ) -> Result<Vec<Spec>, ConfigError> {
         let wiring = wiring(nics);
-        let mut text = String::new();
-        let mut copied = 0;
         let mut names = Names::default();
+        let mut standing: BTreeMap<Place, usize> = BTreeMap::new();
         let mut rules = Vec::new();
         for section in sections {
             let at = section.span().start;
@@ -31,30 +31,36 @@ impl Checker<'_> {
                 (key.as_ref().clone(), text)
             });
             let mut rule = Spec::new(pairs);
-            // Files are named from where the configuration is.
-            let base = Path::new(self.label()).parent().unwrap_or(Path::new("."));
             let checked = rule
-                .read_files(base)
+                .read_files(self.base())
                 .and_then(|()| rule.compile(0).map(drop))
-                .and_then(|()| wiring.places(&rule).map(drop))
-                .and_then(|()| names.take(&rule));
-            if let Err(error) = checked {
-                return Err(self.impair_error(error, &keys, at));
+                .and_then(|()| names.take(&rule))
+                .and_then(|()| wiring.places(&rule));
+            let places = checked.map_err(|error| self.impair_error(error, &keys, at))?;
+            for place in places {
+                let rules = standing.entry(place).or_default();
+                *rules += 1;
+                if *rules > MAX_RULES {
+                    return Err(ConfigError::Section {
+                        file: self.label().into(),
+                        line: line_of(self.text(), at),
+                        section: "impair",
+                        problem: format!(
+                            "there are {MAX_RULES} rules at {} already, and one place has no more: leave one out",
+                            wiring.describe(place)
+                        ),
+                    });
+                }
             }
             for (key, value) in &keys {
                 let now = rule.get(key.as_ref()).unwrap_or_default();
                 if now != value.as_ref().0 {
-                    // A list of numbers: nothing in it has to be escaped.
-                    let span = value.span();
-                    text += self.text().get(copied..span.start).unwrap_or_default();
-                    text += &format!("\"{now}\"");
-                    copied = span.end;
+                    self.replace(value.span(), now);
                 }
             }
             rules.push(rule);
         }
-        text += self.text().get(copied..).unwrap_or_default();
-        Ok((rules, text))
+        Ok(rules)
     }
 
     fn impair_error(&self, error: SpecError, keys: &file::Impair, section: usize) -> ConfigError {
@@ -81,11 +87,10 @@ impl Checker<'_> {
                 value,
                 problem,
             },
-            SpecError::Whole(problem) => ConfigError::Value {
+            SpecError::Whole(problem) => ConfigError::Section {
                 file,
                 line: line(section),
-                key: "[[impair]]",
-                value: "this section".into(),
+                section: "impair",
                 problem,
             },
         }
@@ -129,12 +134,48 @@ mod tests {
         let (config, read) = Config::load(&path).unwrap();
         std::fs::remove_dir_all(&dir).unwrap();
         assert_eq!(read, text);
-        let list = "\"list:10000,20000\"";
+        let list = "\"list:10000,20000 # trace:delays\"";
         let whole = text.replace("\"trace:delays\"", list);
         assert_eq!(config.text, whole.replace("'trace:delays'", list));
         let again = Config::parse("elsewhere", &config.text).unwrap();
         assert_eq!(again.impair, config.impair);
         assert_eq!(again.text, config.text);
+    }
+
+    /// A file beside the configuration, whatever its name and the directory that the process is in.
+    #[test]
+    fn a_file_is_found_and_named_whatever_its_directory_and_name() {
+        use std::ffi::OsStr;
+        use std::os::unix::ffi::OsStrExt;
+        let mut name = format!("roceline-odd-{}-", std::process::id()).into_bytes();
+        name.push(0xff);
+        let dir = std::env::temp_dir().join(OsStr::from_bytes(&name));
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join("a \"b\" #\\c"), "10us\n").unwrap();
+        let text = format!(
+            "{NICS}[[impair]]\nnic = \"roce0\"\nside = \"tx\"\ndelay = 'trace:a \"b\" #\\c'\n"
+        );
+        let path = dir.join("f.toml");
+        std::fs::write(&path, &text).unwrap();
+        let loaded = Config::load(&path);
+        std::fs::remove_dir_all(&dir).unwrap();
+        let config = loaded.unwrap().0;
+        let again = Config::parse("elsewhere", &config.text).unwrap();
+        assert_eq!(again.impair, config.impair);
+        assert_eq!(again.text, config.text);
+        let shown = config.impair[0].effect().to_string();
+        assert!(shown.contains("(1 value)"), "{shown}");
+    }
+
+    #[test]
+    fn rules_beyond_what_a_place_has_room_for_are_told_with_line_and_place() {
+        let tx = "[[impair]]\nnic = \"roce0\"\nside = \"tx\"\ndrop = true\n";
+        let rx = tx.replace("tx", "rx");
+        parse(&(tx.repeat(64) + &rx.repeat(64))).unwrap();
+        assert_eq!(
+            parse(&(rx + &tx.repeat(66))).unwrap_err(),
+            "f.toml:265: [[impair]]: there are 64 rules at roce0 tx already, and one place has no more: leave one out"
+        );
     }
 
     #[test]
@@ -163,7 +204,7 @@ mod tests {
             ),
             (
                 format!("[[impair]]\n{side}"),
-                "f.toml:5: [[impair]] = this section: ",
+                "f.toml:5: [[impair]]: a rule has to do something: ",
                 "drop",
             ),
             (

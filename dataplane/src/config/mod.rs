@@ -41,8 +41,8 @@ pub struct Config {
     pub control: SocketConfig,
     /// Log filter, as `ROCELINE_LOG` would give it; `None` leaves the default.
     pub log: Option<String>,
-    /// The text that all this was read from, with the contents of files that it names in the place of their names: a
-    /// worker parses it again, from another directory and perhaps long after the files have gone.
+    /// The text that all this was read from, with what files say (delays, numbers of users) in the place of the names: a
+    /// worker parses it again, perhaps long after the files have changed or gone.
     pub text: String,
 }
 
@@ -146,13 +146,18 @@ impl Config {
             file: label.clone(),
             source,
         })?;
-        Ok((Config::parse(&label, &text)?, text))
+        let base = path.parent().unwrap_or(Path::new("."));
+        Ok((Config::parse_in(base, &label, &text)?, text))
     }
 
-    /// Checks a text; `label` names it in errors.
+    /// Checks a text; `label` names it in errors. Files are named from the working directory.
     pub fn parse(label: &str, text: &str) -> Result<Config, ConfigError> {
+        Config::parse_in(Path::new("."), label, text)
+    }
+
+    fn parse_in(base: &Path, label: &str, text: &str) -> Result<Config, ConfigError> {
         let raw = file::parse(label, text)?;
-        check::Checker::new(label, text, allowed_cpus()).check(raw)
+        check::Checker::new(label, text, base, allowed_cpus()).check(raw)
     }
 
     /// Who is joined to whom.
@@ -162,7 +167,7 @@ impl Config {
 
     /// A built-in configuration.
     pub fn preset(preset: Preset) -> Result<Config, ConfigError> {
-        Config::parse(&format!("preset {preset}"), preset.text())
+        Config::parse(&preset.label(), preset.text())
     }
 }
 

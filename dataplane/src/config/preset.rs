@@ -17,6 +17,11 @@ impl Preset {
             Preset::Pair => include_str!("pair.toml"),
         }
     }
+
+    /// What it is called in messages.
+    pub fn label(self) -> String {
+        format!("preset {self}")
+    }
 }
 
 impl fmt::Display for Preset {

@@ -3,6 +3,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use roceline_engine::fabric::impair::MAX_RULES;
 use serde::{Deserialize, Serialize};
 
 use super::error::CommandError;
@@ -119,6 +120,15 @@ impl Impairments {
         let rule = spec.compile(id)?;
         let mut names = state.names.clone();
         names.take(&spec)?;
+        for &place in &places {
+            let stands = |rule: &&Entry| rule.places.contains(&place);
+            if state.rules.iter().filter(stands).count() >= MAX_RULES {
+                return Err(CommandError::Rule(format!(
+                    "there are {MAX_RULES} rules at {} already, and one place has no more: remove one first",
+                    wiring.describe(place)
+                )));
+            }
+        }
         for (done, &place) in places.iter().enumerate() {
             let add = ImpairCommand::Add {
                 place,
@@ -365,6 +375,25 @@ mod tests {
         let error = ask(&shared, 0, r#"{"query":"impair-remove","rules":["1","7"]}"#).unwrap_err();
         assert!(error.contains("\"7\""), "{error}");
         assert_eq!(lcore.state().rules.len(), 2, "neither was removed");
+    }
+
+    #[test]
+    fn a_place_without_room_for_another_rule_is_named() {
+        let (shared, _lcore) = shared();
+        let on_link =
+            r#"{"query":"impair-add","rule":{"link":"cable","from":"roce1","drop":true}}"#;
+        for _ in 0..MAX_RULES {
+            ask(&shared, 0, on_link).unwrap();
+        }
+        for rule in [on_link, ADD] {
+            let error = ask(&shared, 0, rule).unwrap_err();
+            assert!(
+                error.contains("64 rules at cable from roce1 already"),
+                "{error}"
+            );
+        }
+        let elsewhere = on_link.replace("roce1", "roce0");
+        ask(&shared, 0, &elsewhere).unwrap();
     }
 
     #[test]

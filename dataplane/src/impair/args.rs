@@ -57,7 +57,7 @@ pub struct MatchArgs {
     #[arg(long, value_name = "PSN", help_heading = WHICH)]
     pub psn: Option<String>,
 
-    /// Every M-th PSN: those with PSN mod M = R
+    /// Every M-th PSN: those with PSN mod M = R [default of R: 0]
     #[arg(long, value_name = "M:R", help_heading = WHICH)]
     pub psn_modulo: Option<String>,
 
@@ -97,7 +97,7 @@ pub struct MatchArgs {
 /// When a rule hits, and what it does.
 #[derive(Args, Clone, Debug, Default, Serialize)]
 pub struct EffectArgs {
-    /// Each with this probability: 1%, 0.01, 1e-6, 1/256
+    /// Each with this probability: 1%, 0.01, 1e-6, 1/256; 2.4e-10 at least, or 0
     #[arg(long, value_name = "P", help_heading = WHEN)]
     pub probability: Option<String>,
 
@@ -140,7 +140,7 @@ pub struct EffectArgs {
 
     /// Delay them, in their order: 20us (constant), 10us..50us (uniform), normal:50us,10us (mean, deviation),
     /// pareto:10us,1.5,10ms (least, shape of the heavy tail, most), list:10us,20us (one after the other), trace:FILE (the
-    /// same from a file, one a line)
+    /// same from a file, one a line). 60s at most; numbers without a unit in lists and files are nanoseconds
     #[arg(long, value_name = "TIME", help_heading = WHAT)]
     pub delay: Option<String>,
 
@@ -155,7 +155,7 @@ pub struct EffectArgs {
     #[serde(skip_serializing_if = "is_unset")]
     pub reseal: bool,
 
-    /// Cut them off behind N bytes of frame
+    /// Cut them off behind N bytes of frame, 14 at least
     #[arg(long, value_name = "N", help_heading = WHAT)]
     pub truncate: Option<String>,
 
@@ -168,11 +168,11 @@ pub struct EffectArgs {
     #[arg(long, value_name = "RATE", help_heading = WHAT)]
     pub rate: Option<String>,
 
-    /// Bytes that may wait for the rate; what comes on top is dropped [default: 256KiB]
+    /// Bytes that may wait for the rate, less than 4GiB, or 0; what comes on top is dropped [default: 256KiB]
     #[arg(long, value_name = "BYTES", help_heading = WHAT, requires = "rate")]
     pub queue: Option<String>,
 
-    /// Bytes that may pass at once after a pause [default: 8KiB]
+    /// Bytes that may pass at once after a pause, 1 at least [default: 8KiB]
     #[arg(long, value_name = "BYTES", help_heading = WHAT, requires = "rate")]
     pub allowance: Option<String>,
 

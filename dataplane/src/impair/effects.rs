@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use roceline_engine::Nanos;
 use roceline_engine::fabric::impair::{
-    Action, Change, Delay, Field, FieldChange, GilbertElliott, MAX_COPIES, Probability, Region,
-    Reorder, Where,
+    Action, Change, Delay, Field, FieldChange, GilbertElliott, MAX_COPIES, Probability,
+    ProbabilityError, Region, Reorder, Where,
 };
 
 use super::{trace, units};
@@ -14,10 +14,17 @@ use super::{trace, units};
 /// A packet that waits to be overtaken goes on after this time even if nothing overtakes it. Shorter than the ACK
 /// timeouts that programs use, longer than a pause of the scheduler.
 pub const OVERTAKEN_WITHIN: Nanos = Nanos::from_millis(5);
+
 /// A probability.
 pub fn probability(text: &str) -> Result<Probability, String> {
-    text.parse()
-        .map_err(|_| "must be a probability from 0 to 1, such as 1%, 0.01, 1e-6 or 1/256".into())
+    text.parse().map_err(|error| match error {
+        ProbabilityError::TooSmall(_) => {
+            "is so small that it would never hit: the least is 1/4294967296, about 2.4e-10 (0 for never)".into()
+        }
+        ProbabilityError::None(_) => {
+            "must be a probability from 0 to 1, such as 1%, 0.01, 1e-6 or 1/256".into()
+        }
+    })
 }
 
 /// `p=1%,r=30%,bad=100%,good=0`.
@@ -54,7 +61,11 @@ pub fn bursts(text: &str) -> Result<GilbertElliott, String> {
 
 /// `2`, or `2,20us`: a number of copies, and how much later than the packet they come.
 pub fn duplicate(text: &str) -> Result<Action, String> {
-    let wrong = || format!("must be a number of copies from 1 to {MAX_COPIES}");
+    let wrong = || {
+        format!(
+            "must be a number of copies from 1 to {MAX_COPIES}, or that and how much later they come (2,20us)"
+        )
+    };
     let (copies, after) = match text.split_once(',') {
         Some((copies, after)) => (copies.trim(), Some(delay(after.trim())?)),
         None => (text, None),
@@ -69,20 +80,35 @@ pub fn duplicate(text: &str) -> Result<Action, String> {
 
 /// `3`, `3,2ms`, or a delay.
 pub fn reorder(text: &str) -> Result<Reorder, String> {
-    let (count, within) = text.split_once(',').unwrap_or((text, ""));
-    if let Ok(count) = count.trim().parse::<u16>() {
-        if count == 0 {
-            return Err("must be at least 1 packet".into());
-        }
-        let within = match within.trim() {
-            "" => OVERTAKEN_WITHIN,
-            time => units::time(time)?,
+    let (count, within) = match text.split_once(',') {
+        Some((count, within)) => (count.trim(), Some(within.trim())),
+        None => (text, None),
+    };
+    if units::looks_whole(count) {
+        let most = u64::from(u16::MAX);
+        let count = units::number_in(count, 1..=most)
+            .map_err(|_| format!("must be from 1 to {most} packets"))? as u16;
+        let within = match within {
+            None => OVERTAKEN_WITHIN,
+            Some(time) => units::time(time).map_err(|problem| {
+                format!("what is behind the comma is the longest wait and {problem}")
+            })?,
         };
         return Ok(Reorder::Packets { count, within });
     }
-    delay(text).map(Reorder::Delay).map_err(|problem| {
-        format!("must be a number of packets (3), with the longest wait (3,2ms), or a delay, which {problem}")
+    delay(text).map(Reorder::Delay).map_err(|problem| match is_delay(text) {
+        true => problem,
+        false => format!(
+            "must be a number of packets (3), with the longest wait (3,2ms), or a delay, which {problem}"
+        ),
     })
+}
+
+/// Whether a text has one of the forms of a delay, if perhaps wrong values.
+fn is_delay(text: &str) -> bool {
+    let forms = ["normal:", "pareto:", "list:", "trace:"];
+    let first = text.split("..").next().unwrap_or_default().trim();
+    forms.iter().any(|form| text.starts_with(form)) || units::looks_like_time(first)
 }
 
 /// A delay in any of its forms.
@@ -105,8 +131,14 @@ pub fn delay(text: &str) -> Result<Delay, String> {
         return trace::list(rest).map(|delays| Delay::Trace(Arc::from(delays)));
     }
     let form = "must be a time (20us), a range (10us..50us), normal:MEAN,DEVIATION, pareto:LEAST,SHAPE,MOST, \
-                list:TIME,TIME,… or trace:FILE";
-    let time = |text: &str| units::time(text.trim()).map_err(|_| String::from(form));
+                list:TIME,TIME,… or trace:FILE; times have a unit and are 60s at most";
+    let time = |text: &str| {
+        let text = text.trim();
+        units::time(text).map_err(|problem| match units::looks_like_time(text) {
+            true => problem,
+            false => form.into(),
+        })
+    };
     match text.split_once("..") {
         None => Ok(Delay::Constant(time(text)?)),
         Some((min, max)) => {
@@ -194,11 +226,16 @@ fn field(text: &str) -> Result<Change, String> {
             names.join(", ")
         )
     })?;
-    let change = match change.split_at_checked(1) {
-        Some(("=", value)) => FieldChange::Set(units::number(value.trim())?),
-        Some(("+", value)) => FieldChange::Add(units::number(value.trim())?),
-        Some(("^", value)) => FieldChange::Flip(units::number(value.trim())?),
-        _ => FieldChange::Random,
+    let Some((sign, value)) = change.split_at_checked(1) else {
+        return Ok(Change::Field(field, FieldChange::Random));
     };
-    Ok(Change::Field(field, change))
+    // Nothing added, or no bit flipped, would be no change.
+    let (least, made): (u64, fn(u64) -> FieldChange) = match sign {
+        "=" => (0, FieldChange::Set),
+        "+" => (1, FieldChange::Add),
+        _ => (1, FieldChange::Flip),
+    };
+    let value = units::number_in(value.trim(), least..=field.max())
+        .map_err(|problem| format!("what is behind `{sign}` {problem}"))?;
+    Ok(Change::Field(field, made(value)))
 }

@@ -17,3 +17,4 @@ pub use args::{EffectArgs, MatchArgs, PlaceArgs, RuleArgs};
 pub use place::{Place, Point, Wiring};
 pub use rule::KEYS;
 pub use spec::{Names, Spec, SpecError, Text, shortened};
+pub(crate) use units::number_in;

@@ -1,6 +1,8 @@
 //! From keys to a rule: when it hits and what it does.
 
-use roceline_engine::fabric::impair::{Action, Chance, Corruption, RateLimit, Rule, RuleId, When};
+use roceline_engine::fabric::impair::{
+    Action, Chance, Corruption, RateLimit, Rule, RuleError, RuleId, When,
+};
 
 use super::spec::{Spec, SpecError};
 use super::{effects, units};
@@ -60,6 +62,8 @@ const ACTIONS: [&str; 9] = [
 
 /// Two of the largest frames, so that a rate is met by packets of any size.
 const ALLOWANCE: u32 = 8 << 10;
+/// No frame is shorter than its Ethernet header.
+const ETHERNET: u64 = roceline_engine::wire::ethernet::LEN as u64;
 /// At 1 Gb/s two milliseconds.
 const QUEUE: u32 = 256 << 10;
 
@@ -83,9 +87,40 @@ impl Spec {
             action: self.action()?,
             seed: self.parse("seed", units::number)?.unwrap_or(id.into()),
         };
-        rule.check()
-            .map_err(|error| SpecError::Whole(error.to_string()))?;
+        rule.check().map_err(|error| self.refused(&error, &rule))?;
         Ok(rule)
+    }
+
+    /// The engine's refusal, as an error about the key that it is about.
+    fn refused(&self, error: &RuleError, rule: &Rule) -> SpecError {
+        let key = match error {
+            RuleError::TooMany | RuleError::Exists(_) => None,
+            RuleError::NoChange if matches!(&rule.action, Action::Corrupt(c) if c.reseal) => {
+                let problem =
+                    "would make the ICRC right again, so that nothing is corrupted: leave it out";
+                return self.bad("reseal", problem);
+            }
+            RuleError::Classes(..) => Some("class"),
+            RuleError::MessageZero => Some("message"),
+            RuleError::Modulo { .. } => Some("psn_modulo"),
+            RuleError::NoCount => Some("count"),
+            RuleError::RepeatWithoutCount => Some("repeat"),
+            // All of these were bounded when their values were read, which says more.
+            RuleError::TooLarge { .. }
+            | RuleError::EmptyRange { .. }
+            | RuleError::Copies(_)
+            | RuleError::NoHold
+            | RuleError::TooLong(_)
+            | RuleError::Shape
+            | RuleError::Scale
+            | RuleError::EmptyTrace
+            | RuleError::NoRate
+            | RuleError::NoChange => ACTIONS.into_iter().find(|key| self.get(key).is_some()),
+        };
+        match key {
+            Some(key) => self.bad(key, error.to_string()),
+            None => SpecError::Whole(error.to_string()),
+        }
     }
 
     fn when(&self) -> Result<When, SpecError> {
@@ -102,9 +137,10 @@ impl Spec {
         };
         let when = When {
             skip: self.parse("skip", small)?.unwrap_or(0),
-            count: self.parse("count", |text| match small(text)? {
-                0 => Err("hits nothing: leave it out for no limit, or give at least 1".into()),
-                count => Ok(count),
+            count: self.parse("count", |text| {
+                units::number_in(text, 1..=u64::from(u32::MAX))
+                    .map(|n| n as u32)
+                    .map_err(|problem| format!("{problem}; leave it out for no limit"))
             })?,
             repeat: self.flag("repeat")?,
             chance: chance.unwrap_or(Chance::Always),
@@ -157,7 +193,7 @@ impl Spec {
                 .parse(action, effects::change)?
                 .map(|change| Action::Corrupt(Corruption { change, reseal })),
             "truncate" => self
-                .parse(action, |text| units::number_to(text, 0xffff))?
+                .parse(action, |text| units::number_in(text, ETHERNET..=0xffff))?
                 .map(|len| Action::Truncate {
                     len: len as u32,
                     reseal,
@@ -169,20 +205,13 @@ impl Spec {
     }
 
     fn rate(&self) -> Result<Option<Action>, SpecError> {
-        let bytes = |text: &str| {
-            let bytes = units::bytes(text)?;
-            u32::try_from(bytes).map_err(|_| String::from("must be less than 4 GiB"))
-        };
-        let burst = self.parse("allowance", bytes)?.unwrap_or(ALLOWANCE);
-        let queue = self.parse("queue", |text| match text {
-            "0" => Ok(0),
-            text => bytes(text),
-        })?;
+        let allowance = self.parse("allowance", |text| units::bytes(text, 1))?;
+        let queue = self.parse("queue", |text| units::bytes(text, 0))?;
         let rate = self.parse("rate", units::rate)?;
         Ok(rate.map(|bits_per_sec| {
             Action::Rate(RateLimit {
                 bits_per_sec,
-                burst,
+                burst: allowance.unwrap_or(ALLOWANCE),
                 queue: queue.unwrap_or(QUEUE),
             })
         }))
@@ -362,15 +391,50 @@ mod tests {
             ),
             ("drop = true\nburst = 'p=1%'", "p=…,r=…"),
             ("drop = true\nburst = 'p=1%,r=1%,p=2%'", "p=…,r=…"),
-            ("drop = true\ncount = 0", "at least 1"),
+            ("drop = true\ncount = 0", "from 1 to 4294967295"),
             ("drop = true\nrepeat = true", "give a `count`"),
             (
                 "drop = true\nreseal = true",
                 "goes with corrupt or truncate",
             ),
             ("drop = true\nqueue = 1", "goes with rate"),
-            ("duplicate = 0", "from 1 to"),
-            ("reorder = 0", "at least 1"),
+            (
+                "drop = true\nprobability = '1e-12'",
+                "probability = \"1e-12\": is so small",
+            ),
+            ("drop = true\nburst = 'p=1e-12,r=1'", "would never hit"),
+            ("drop = true\nskip = -1", "from 0 to 4294967295"),
+            ("drop = true\ncount = -1", "from 1 to 4294967295"),
+            ("drop = true\nqpn = -3", "from 0 to 16777215 (0xffffff)"),
+            ("drop = true\npsn_modulo = '7:7'", "(100 alone is 100:0)"),
+            (
+                "drop = true\nclass = 'first,last'",
+                "class = \"first,last\": no packet is both",
+            ),
+            ("duplicate = 0", "from 1 to 16"),
+            ("duplicate = '16,61s'", "61s is too long: 60s at most"),
+            ("reorder = 0", "from 1 to 65535 packets"),
+            ("reorder = 99999999", "from 1 to 65535 packets"),
+            ("reorder = '3,'", "must be a time with its unit"),
+            ("reorder = '3,61s'", "61s is too long: 60s at most"),
+            ("reorder = '61s'", "61s is too long: 60s at most"),
+            ("delay = '61s'", "61s is too long: 60s at most"),
+            ("delay = '99999999999999999999s'", "60s at most"),
+            ("delay = '1s..61s'", "61s is too long: 60s at most"),
+            ("delay = 'normal:61s,1s'", "61s is too long: 60s at most"),
+            ("delay = 'list:1us,61s'", "61s is too long: 60s at most"),
+            ("delay = 'soon'", "60s at most"),
+            (
+                "corrupt = 'psn=0x1000000'",
+                "corrupt = \"psn=0x1000000\": what is behind `=` must be a whole number from 0 to 16777215 (0xffffff)",
+            ),
+            ("corrupt = 'psn+0'", "from 1 to 16777215"),
+            ("corrupt = 'opcode^0'", "from 1 to 255"),
+            ("truncate = 99999", "from 14 to 65535"),
+            ("truncate = 13", "from 14 to 65535"),
+            ("rate = '1Gb/s'\nqueue = '4GiB'", "from 0 to 4294967295"),
+            ("rate = '1Gb/s'\nallowance = 0", "from 1 to 4294967295"),
+            ("rate = '1b/s'", "from 1kb/s to 1Tb/s"),
             ("reorder = 'soon'", "a number of packets"),
             ("delay = 10", "must be a time (20us)"),
             ("delay = '50us..10us'", "empty range"),
@@ -381,7 +445,10 @@ mod tests {
             ("corrupt = 'header.bit'", "frame, packet"),
             ("corrupt = 'pnn'", "psn"),
             ("corrupt = 'psn=x'", "whole number"),
-            ("corrupt = 'icrc'\nreseal = true", "flip"),
+            (
+                "corrupt = 'icrc'\nreseal = true",
+                "reseal = \"true\": would make the ICRC right again",
+            ),
             ("rate = '1'", "with its unit"),
             ("seed = -1\ndrop = true", "seed = \"-1\""),
         ] {

@@ -8,6 +8,8 @@ use std::fmt;
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize};
 
+use super::trace;
+
 /// Keys with their values as text. `{"nic": "roce0", "side": "tx", "drop": "true"}`
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -152,14 +154,17 @@ impl Names {
     }
 }
 
-/// A rule in one line, as the configuration would have it; long values are shortened.
+/// A rule in one line, as the configuration would have it; lists of delays and long values are shortened.
 impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut gap = "";
         for (key, value) in &self.0 {
             match value.0.as_str() {
                 "true" => write!(f, "{gap}{key}")?,
-                value => write!(f, "{gap}{key}={}", shortened(value))?,
+                value => match trace::described(value).filter(|_| key == "delay") {
+                    Some(list) => write!(f, "{gap}{key}={list}")?,
+                    None => write!(f, "{gap}{key}={}", shortened(value))?,
+                },
             }
             gap = " ";
         }

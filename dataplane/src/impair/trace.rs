@@ -1,7 +1,7 @@
 //! Delays from a file: a time a line, with its unit, or a bare number of nanoseconds. `#` begins a comment.
 //!
 //! The file is read by whoever knows where it is, the command line or the loader of the configuration, and becomes a
-//! `list:` in the rule, so that a rule in the daemon never depends on a file.
+//! `list:` in the rule, with the file's name as a comment, so that a rule in the daemon never depends on a file.
 
 use std::fs::File;
 use std::io::Read;
@@ -28,9 +28,37 @@ impl Spec {
         };
         let delays = read(&base.join(name)).map_err(|problem| self.bad("delay", problem))?;
         let numbers: Vec<String> = delays.iter().map(|delay| delay.0.to_string()).collect();
-        self.set("delay", format!("list:{}", numbers.join(",")));
+        let name = super::shortened(name);
+        self.set(
+            "delay",
+            format!("list:{} # trace:{}", numbers.join(","), name.escape_debug()),
+        );
         Ok(())
     }
+}
+
+/// A list of delays for people: where it is from, or how it begins, and how long it is. `None` for any other delay.
+pub fn described(delay: &str) -> Option<String> {
+    let rest = delay.strip_prefix("list:")?;
+    let delays = list(rest).ok()?;
+    let of = match delays.len() {
+        1 => String::from("1 value"),
+        n => format!("{n} values"),
+    };
+    let source = match rest.split_once('#') {
+        Some((_, comment)) => super::shortened(comment.trim()),
+        None => {
+            const FIRST: usize = 4;
+            let first: Vec<String> = delays
+                .iter()
+                .take(FIRST)
+                .map(|d| units::written(*d))
+                .collect();
+            let more = if delays.len() > FIRST { ",…" } else { "" };
+            format!("list:{}{more}", first.join(","))
+        }
+    };
+    Some(format!("{source} ({of})"))
 }
 
 fn read(path: &Path) -> Result<Vec<Nanos>, String> {
@@ -56,8 +84,9 @@ fn read(path: &Path) -> Result<Vec<Nanos>, String> {
     bounded(delays)
 }
 
-/// `list:10us,20us,1500`.
+/// What is behind `list:`: `10us,20us,1500`, and perhaps a comment.
 pub fn list(text: &str) -> Result<Vec<Nanos>, String> {
+    let text = text.split('#').next().unwrap_or_default();
     bounded(
         text.split(',')
             .map(|t| one(t.trim()))
@@ -93,7 +122,12 @@ mod tests {
             let name = path.file_name().unwrap().to_str().unwrap();
             spec.set("delay", format!("trace:{name}"));
             let result = spec.read_files(&std::env::temp_dir());
-            result.map(|()| spec.get("delay").unwrap().to_string())
+            result.map(|()| {
+                let delay = spec.get("delay").unwrap();
+                let (list, comment) = delay.split_once(" # ").unwrap();
+                assert_eq!(comment, format!("trace:{name}"));
+                list.to_string()
+            })
         };
         assert_eq!(
             read("# measured\n10us\n\n1500 # ns\n0.5ms\n").unwrap(),
@@ -130,12 +164,33 @@ mod tests {
 
     #[test]
     fn the_longest_list_fits_a_message() {
-        let longest = "60000000000,".repeat(MAX_DELAYS);
+        // With a name of sixty letters, each written as an escape.
+        let longest = "60000000000,".repeat(MAX_DELAYS) + &"\\u{10ffff}".repeat(61);
         assert!(longest.len() < roceline_abi::control::MAX_PAYLOAD - 8 * 1024);
         assert_eq!(
             list("10us, 20us,1500").unwrap(),
             [Nanos(10_000), Nanos(20_000), Nanos(1_500)]
         );
         assert!(list("").is_err() && list("1,,2").is_err());
+        assert_eq!(list("1us # as measured").unwrap(), [Nanos(1_000)]);
+    }
+
+    #[test]
+    fn lists_are_shown_with_units_or_by_their_file() {
+        for (delay, shown) in [
+            (
+                "list:20000,50us,1500,0,9",
+                Some("list:20us,50us,1500ns,0ns,… (5 values)"),
+            ),
+            ("list:2000000", Some("list:2ms (1 value)")),
+            (
+                "list:1,2,3 # trace:a/b.txt",
+                Some("trace:a/b.txt (3 values)"),
+            ),
+            ("list:soon", None),
+            ("20us", None),
+        ] {
+            assert_eq!(described(delay).as_deref(), shown, "{delay}");
+        }
     }
 }

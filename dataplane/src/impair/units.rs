@@ -1,6 +1,8 @@
 //! Values as people write them, with their units: `10us`, `1Gb/s`, `100..200`, `0x11`. Each function gives an integer
 //! that means the same on every machine, or a sentence that says what would be right.
 
+use std::ops::RangeInclusive;
+
 use roceline_engine::Nanos;
 
 /// The sentence that says what would be right.
@@ -8,20 +10,40 @@ pub type Problem = String;
 
 /// A whole number, decimal or `0x` hexadecimal.
 pub fn number(text: &str) -> Result<u64, Problem> {
-    let parsed = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
-        Some(digits) => u64::from_str_radix(digits, 16).ok(),
-        None => text.parse().ok(),
-    };
-    parsed.ok_or_else(|| "must be a whole number, such as 17 or 0x11".into())
+    number_in(text, 0..=u64::MAX)
 }
 
 /// A whole number of at most `most`.
 pub fn number_to(text: &str, most: u64) -> Result<u64, Problem> {
-    let number = number(text)?;
-    if number > most {
-        return Err(format!("must be from 0 to {most}"));
-    }
-    Ok(number)
+    number_in(text, 0..=most)
+}
+
+/// A whole number within bounds.
+pub fn number_in(text: &str, bounds: RangeInclusive<u64>) -> Result<u64, Problem> {
+    whole(text)
+        .filter(|number| bounds.contains(number))
+        .ok_or_else(|| {
+            let (least, most) = bounds.into_inner();
+            match most {
+                0..=9 => format!("must be a whole number from {least} to {most}"),
+                _ => format!("must be a whole number from {least} to {most} ({most:#x})"),
+            }
+        })
+}
+
+fn whole(text: &str) -> Option<u64> {
+    // `parse` would take a sign.
+    let (digits, radix) = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(digits) => (digits, 16),
+        None => (text, 10),
+    };
+    let plain = digits.bytes().all(|b| b.is_ascii_hexdigit());
+    u64::from_str_radix(digits, radix).ok().filter(|_| plain)
+}
+
+/// Whether it is written as a whole number, of any size.
+pub fn looks_whole(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) || text.starts_with("0x")
 }
 
 /// `17`, or `17..20`, which includes both ends; each at most `most`. The first may be the greater one: what that means
@@ -32,7 +54,7 @@ pub fn range(text: &str, most: u64) -> Result<(u64, u64), Problem> {
     match (end(first), end(last)) {
         (Ok(first), Ok(last)) => Ok((first, last)),
         _ => Err(format!(
-            "must be a number or a range such as 17..20 (both ends included), from 0 to {most}"
+            "must be a number or a range such as 17..20 (both ends included), from 0 to {most} ({most:#x})"
         )),
     }
 }
@@ -53,12 +75,15 @@ pub fn modulo(text: &str) -> Result<(u32, u32), Problem> {
     match (part(modulus), part(remainder)) {
         (Ok(modulus), Ok(remainder)) if remainder < modulus => Ok((modulus, remainder)),
         _ => Err(
-            "must be MODULUS:REMAINDER with a remainder below the modulus, such as 100:7".into(),
+            "must be MODULUS:REMAINDER, such as 100:7 (100 alone is 100:0): a modulus from 1 to 16777215 and a \
+             remainder below it"
+                .into(),
         ),
     }
 }
 
-/// A decimal number without sign and exponent as an integer number of `10^-digits`: `1.5` with 3 digits is 1500.
+/// A decimal number without sign and exponent as an integer number of `10^-digits`: `1.5` with 3 digits is 1500. What is
+/// too large for an integer is the largest.
 fn decimal(text: &str, digits: usize) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let plain = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
@@ -73,7 +98,8 @@ fn decimal(text: &str, digits: usize) -> Option<u64> {
     let whole: u64 = if whole.is_empty() {
         0
     } else {
-        whole.parse().ok()?
+        // Nothing but digits: too many of them.
+        whole.parse().unwrap_or(u64::MAX)
     };
     let part: u64 = if kept.is_empty() {
         0
@@ -81,7 +107,7 @@ fn decimal(text: &str, digits: usize) -> Option<u64> {
         kept.parse().ok()?
     };
     let part = part * 10u64.pow((digits - kept.len()) as u32);
-    whole.checked_mul(scale)?.checked_add(part)
+    Some(whole.saturating_mul(scale).saturating_add(part))
 }
 
 /// The number in front of a unit, and the unit.
@@ -95,24 +121,49 @@ fn split_unit(text: &str) -> (&str, &str) {
 /// The longest time that a rule may name.
 pub const LONGEST: Nanos = Nanos(60_000_000_000);
 
+/// Digits behind the point of a time with this unit that are worth a nanosecond at least.
+fn digits_of(unit: &str) -> Option<usize> {
+    match unit {
+        "ns" => Some(0),
+        "us" | "µs" | "μs" => Some(3),
+        "ms" => Some(6),
+        "s" => Some(9),
+        _ => None,
+    }
+}
+
+/// Whether it is written as a time, if perhaps one that no rule may name.
+pub fn looks_like_time(text: &str) -> bool {
+    let (number, unit) = split_unit(text);
+    !number.is_empty() && digits_of(unit).is_some()
+}
+
 /// A time with its unit: `250ns`, `10us`, `1.5ms`, `2s`. 60 s at most.
 pub fn time(text: &str) -> Result<Nanos, Problem> {
     let (number, unit) = split_unit(text);
-    // Digits behind the point are worth a nanosecond at least.
-    let digits = match unit {
-        "ns" => 0,
-        "us" | "µs" | "μs" => 3,
-        "ms" => 6,
-        "s" => 9,
-        _ => {
-            return Err("must be a time with its unit, such as 250ns, 10us, 1.5ms or 2s".into());
-        }
+    let Some(digits) = digits_of(unit) else {
+        return Err(
+            "must be a time with its unit, such as 250ns, 10us, 1.5ms or 2s; 60s at most".into(),
+        );
     };
     match decimal(number, digits).map(Nanos) {
         Some(time) if time <= LONGEST => Ok(time),
-        Some(_) => Err("is too long: 60s at most".into()),
-        None => Err("must be a time in whole nanoseconds, such as 250ns, 10us or 1.5ms".into()),
+        Some(_) => Err(format!(
+            "a time of {} is too long: 60s at most",
+            super::shortened(text)
+        )),
+        None => Err(
+            "must be a time in whole nanoseconds, such as 250ns, 10us or 1.5ms; 60s at most".into(),
+        ),
     }
+}
+
+/// A time as people write it: in the largest unit that needs no fraction.
+pub fn written(time: Nanos) -> String {
+    let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];
+    let fits = |(size, _): &(u64, &str)| time.0 > 0 && time.0 % size == 0;
+    let (size, unit) = units.into_iter().find(fits).unwrap_or((1, "ns"));
+    format!("{}{unit}", time.0 / size)
 }
 
 /// A decimal number in thousandths: `1.5` is 1500.
@@ -146,19 +197,26 @@ pub fn rate(text: &str) -> Result<u64, Problem> {
     }
 }
 
-/// A number of bytes: `65536`, `64KiB`, `1MiB`.
-pub fn bytes(text: &str) -> Result<u64, Problem> {
+/// A number of bytes, `least` at least: `65536`, `64KiB`, `1MiB`, `1GiB`.
+pub fn bytes(text: &str, least: u32) -> Result<u32, Problem> {
     let (digits, unit) = split_unit(text);
     let factor = match unit {
-        "" | "B" => 1,
-        "KiB" => 1 << 10,
-        "MiB" => 1 << 20,
-        _ => 0,
+        "" | "B" => Some(1),
+        "KiB" => Some(1 << 10),
+        "MiB" => Some(1 << 20),
+        "GiB" => Some(1 << 30),
+        _ => None,
     };
-    decimal(digits, 0)
-        .and_then(|n| n.checked_mul(factor))
-        .filter(|&n| n > 0)
-        .ok_or_else(|| "must be a number of bytes, such as 65536, 64KiB or 1MiB".into())
+    factor
+        .and_then(|factor: u64| decimal(digits, 0)?.checked_mul(factor))
+        .and_then(|bytes| u32::try_from(bytes).ok())
+        .filter(|&bytes| bytes >= least)
+        .ok_or_else(|| {
+            format!(
+                "must be a number of bytes from {least} to {}, such as 65536, 64KiB, 1MiB or 1GiB",
+                u32::MAX
+            )
+        })
 }
 
 #[cfg(test)]
@@ -207,14 +265,35 @@ mod tests {
         }
         assert_eq!(thousandths("1.5"), Some(1500));
         assert_eq!(thousandths("1.5001"), None);
-        assert_eq!(bytes("64KiB"), Ok(65536));
-        assert_eq!(bytes("100"), Ok(100));
-        assert!(bytes("64KB").is_err() && bytes("0").is_err());
+        assert_eq!(bytes("64KiB", 1), Ok(65536));
+        assert_eq!(bytes("100", 1), Ok(100));
+        assert_eq!((bytes("0", 0), bytes("1GiB", 0)), (Ok(0), Ok(1 << 30)));
+        for (text, least) in [("64KB", 0), ("0", 1), ("4GiB", 0), ("-1", 0), ("", 0)] {
+            let problem = bytes(text, least).unwrap_err();
+            let bounds = format!("from {least} to 4294967295");
+            assert!(problem.contains(&bounds), "{text}: {problem}");
+        }
     }
 
     #[test]
     fn ranges_include_their_ends() {
         assert_eq!(number("0x11"), Ok(17));
+        for text in [
+            "-1",
+            "+1",
+            "0x+1",
+            "",
+            "0x",
+            "1.5",
+            "101",
+            "99999999999999999999999",
+        ] {
+            let problem = number_to(text, 100).unwrap_err();
+            assert!(
+                problem.contains("from 0 to 100 (0x64)"),
+                "{text}: {problem}"
+            );
+        }
         assert_eq!(range("17", 100), Ok((17, 17)));
         assert_eq!(range("0x10..32", 100), Ok((16, 32)));
         assert_eq!(range("90..10", 100), Ok((90, 10)));

@@ -59,24 +59,16 @@ struct Budget<'a> {
     pool: &'a Mempool,
     /// Packets that may still be held back.
     left: Cell<usize>,
-    /// Packets that find room behind the rules. What was held back waits for it; what arrives does not.
-    room: Cell<usize>,
 }
 
 impl Budget<'_> {
     /// While `held` packets are held back.
-    fn of(pool: &Mempool, held: usize, room: usize) -> Budget<'_> {
+    fn of(pool: &Mempool, held: usize) -> Budget<'_> {
         let most = pool.config().count as usize / 2;
         Budget {
             pool,
             left: Cell::new(most.saturating_sub(held)),
-            room: Cell::new(room),
         }
-    }
-
-    /// A packet goes on.
-    fn gone(&self) {
-        self.room.set(self.room.get().saturating_sub(1));
     }
 }
 
@@ -142,10 +134,7 @@ impl Station {
             return;
         }
         match self.line.push(mbuf, verdict, now) {
-            Pushed::Pass(mbuf) => {
-                budget.gone();
-                next(mbuf);
-            }
+            Pushed::Pass(mbuf) => next(mbuf),
             Pushed::Kept => budget.left.set(budget.left.get().saturating_sub(1)),
             Pushed::Full(mbuf) => {
                 self.overflow += 1;
@@ -153,21 +142,16 @@ impl Station {
             }
         }
         // Those that waited for this one to pass go right behind it.
-        self.release(now, budget, next);
+        self.release(now, next);
     }
 
-    /// Lets go what has waited long enough; everything, once there are no rules any more. What finds no room now goes in
-    /// a later poll.
-    fn release(&mut self, now: Nanos, budget: &Budget<'_>, next: &mut impl FnMut(Mbuf)) {
+    /// Lets go what has waited long enough; everything, once there are no rules any more.
+    fn release(&mut self, now: Nanos, next: &mut impl FnMut(Mbuf)) {
         let now = match self.rules.is_empty() {
             true => Nanos(u64::MAX),
             false => now,
         };
-        while budget.room.get() > 0 {
-            let Some(mbuf) = self.line.release(now) else {
-                break;
-            };
-            budget.gone();
+        while let Some(mbuf) = self.line.release(now) {
             next(mbuf);
         }
     }
@@ -272,9 +256,7 @@ impl NicImpair {
 /// that came or went.
 pub fn transmit(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
     let held = nic.impair.held();
-    let room = LOOPBACK_LIMIT.saturating_sub(nic.loopback.len());
-    let room = room.min(TX_LIMIT.saturating_sub(nic.tx.len()));
-    let budget = Budget::of(&shared.pool, shared.held, room);
+    let budget = Budget::of(&shared.pool, shared.held);
     let Nic {
         info,
         impair,
@@ -297,7 +279,7 @@ pub fn transmit(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
     };
     let mut to_port = |mbuf: Mbuf| put(queue, TX_LIMIT, mbuf);
     if let Some(link) = link {
-        link.release(now, &budget, &mut to_port);
+        link.release(now, &mut to_port);
     }
     let mut out = |mbuf: Mbuf| {
         if mbuf.data().get(..6) == Some(&info.mac[..]) {
@@ -310,7 +292,7 @@ pub fn transmit(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
         }
     };
     if let Some(tx) = tx {
-        tx.release(now, &budget, &mut out);
+        tx.release(now, &mut out);
     }
     for mut mbuf in staged.drain(..) {
         notes::clear(&mut mbuf);
@@ -330,8 +312,7 @@ pub fn transmit(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
 pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
     let held = nic.impair.held();
     let Shared { pool, taps, .. } = shared;
-    let room = READY_LIMIT.saturating_sub(nic.impair.ready.len());
-    let budget = Budget::of(pool, shared.held, room);
+    let budget = Budget::of(pool, shared.held);
     let Nic {
         info,
         impair,
@@ -348,7 +329,7 @@ pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
     };
     match rx {
         Some(rx) => {
-            rx.release(now, &budget, &mut to_parser);
+            rx.release(now, &mut to_parser);
             for mbuf in rx_burst.drain() {
                 let seen = |frame: &[u8], notes: &[Note]| {
                     if *tapped {

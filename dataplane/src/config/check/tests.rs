@@ -6,7 +6,7 @@ const NIC: &str =
 
 fn parse_on(cpus: &[usize], text: &str) -> Result<Config, ConfigError> {
     let raw = file::parse("f.toml", text)?;
-    Checker::new("f.toml", text, cpus.to_vec()).check(raw)
+    Checker::new("f.toml", text, Path::new("."), cpus.to_vec()).check(raw)
 }
 
 fn parse(text: &str) -> Result<Config, ConfigError> {
@@ -240,6 +240,11 @@ fn control_is_checked() {
     );
     let config = parse(&control("operators = [\"root\", 1001]")).unwrap();
     assert_eq!(config.control.operators, [0, 1001]);
+    let text = control("users = [\"root\", 1000]\noperators = [ 'root' ]");
+    let config = parse(&text).unwrap();
+    // A worker that is started anew asks /etc/passwd no more.
+    let numbers = text.replace("\"root\"", "0").replace("'root'", "0");
+    assert_eq!(config.text, numbers);
     let config = parse(&control("users = [1000]")).unwrap();
     assert_eq!(
         (config.control.mode, config.control.users),

@@ -41,15 +41,21 @@ impl Probability {
 
 /// Text that is no probability.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no probability; write 1%, 0.01, 1e-6 or 1/256, between 0 and 1")]
-pub struct ProbabilityError(pub String);
+pub enum ProbabilityError {
+    /// Not a number from 0 to 1.
+    #[error("`{0}` is no probability; write 1%, 0.01, 1e-6 or 1/256, between 0 and 1")]
+    None(String),
+    /// It would be rounded to zero, and never hit.
+    #[error("`{0}` is less than half a part of 2^32; the least is 2.4e-10, and 0 means never")]
+    TooSmall(String),
+}
 
-/// Reads `1%`, `0.01`, `1e-6` or `1/256`. Decimals are rounded to the nearest part of 2^32.
+/// Reads `1%`, `0.01`, `1e-6` or `1/256`. Decimals are rounded to the nearest part of 2^32, but none above zero to zero.
 impl FromStr for Probability {
     type Err = ProbabilityError;
 
     fn from_str(s: &str) -> Result<Probability, ProbabilityError> {
-        let wrong = || ProbabilityError(s.to_owned());
+        let wrong = || ProbabilityError::None(s.to_owned());
         let number = |s: &str| s.trim().parse::<f64>().map_err(|_| wrong());
         let value = if let Some(percent) = s.strip_suffix('%') {
             number(percent)? / 100.0
@@ -61,7 +67,11 @@ impl FromStr for Probability {
         if !(0.0..=1.0).contains(&value) {
             return Err(wrong());
         }
-        Ok(Probability((value * 4_294_967_296.0).round() as u64))
+        let parts = (value * 4_294_967_296.0).round() as u64;
+        match parts == 0 && value > 0.0 {
+            true => Err(ProbabilityError::TooSmall(s.to_owned())),
+            false => Ok(Probability(parts)),
+        }
     }
 }
 
@@ -207,6 +217,19 @@ mod tests {
 
     fn hits(when: &When, seed: u64, n: usize) -> usize {
         pattern(when, seed, n).into_iter().filter(|h| *h).count()
+    }
+
+    #[test]
+    fn a_probability_above_zero_is_not_rounded_to_zero() {
+        let read = |text: &str| text.parse::<Probability>();
+        assert_eq!(read("2e-10").map(Probability::parts), Ok(1));
+        assert_eq!(read("0").map(Probability::parts), Ok(0));
+        for text in ["1e-12", "0.000000001%", "1/99999999999"] {
+            assert_eq!(read(text), Err(ProbabilityError::TooSmall(text.into())));
+        }
+        for text in ["-1", "2", "101%", "1/0", "0/0", "often", ""] {
+            assert_eq!(read(text), Err(ProbabilityError::None(text.into())));
+        }
     }
 
     #[test]
