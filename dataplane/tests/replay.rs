@@ -212,6 +212,37 @@ fn a_replay_is_seen_by_captures_and_impairments() {
     assert_eq!(packets(&again), packets(&file));
 }
 
+/// However many they are: more than the NIC takes in at a time.
+#[test]
+fn all_that_a_rule_held_back_goes_on_when_the_rule_goes() {
+    let _alone = alone();
+    let daemon = Daemon::pair();
+    let traffic = Traffic::start(&daemon);
+    let choice = ["--nic", "roce1", "--rx", "--count", "200"];
+    let file = capture(&daemon, "held.pcapng", &choice);
+    drop(traffic);
+    daemon.expect_empty();
+    let rule = ["impair", "add", "--nic", "roce1", "--rx", "--delay", "60s"];
+    daemon.roceline("rule", &rule).expect_ok();
+    let strangers = || {
+        let stat = daemon.json(&["stat"]);
+        let counters = &stat["devices"][1]["hw_counters"];
+        counters["rx_unknown_qp"].as_u64().expect("a counter")
+    };
+    let before = strangers();
+    for _ in 0..9 {
+        replay(&daemon, &file, &["--nic", "roce1", "--speed", "max"]);
+    }
+    let held = &daemon.json(&["impair", "list"])["places"][0]["held"];
+    assert_eq!((held, strangers()), (&1800.into(), before));
+    daemon.roceline("clear", &["impair", "clear"]).expect_ok();
+    wait_for("release of what was held", PATIENCE, || {
+        strangers() == before + 1800
+    });
+    let places = &daemon.json(&["impair", "list"])["places"];
+    assert_eq!(places.as_array().map(Vec::len), Some(0), "{places}");
+}
+
 #[test]
 fn what_cannot_be_replayed_is_told() {
     let _alone = alone();

@@ -21,24 +21,35 @@ const CHEAP: c_uint = 2;
 /// The name as the program or `DT_NEEDED` says it, before any search (`link.h`).
 const LA_SER_ORIG: c_uint = 1;
 
-/// Stems of file names, and the sonames that stand for them.
-const LIBRARIES: [(&[u8], &CStr); 5] = [
-    (b"libibverbs", c"libibverbs.so.1"),
-    (b"librdmacm", c"librdmacm.so.1"),
-    (b"libmlx5", c"libmlx5.so.1"),
-    (b"libmlx4", c"libmlx4.so.1"),
-    (b"libefa", c"libefa.so.1"),
-];
+/// A soname in the folders where distributions keep libraries, Debian's first. What the loader gets must stay, so
+/// these are constants.
+macro_rules! places {
+    ($soname:literal) => {
+        &[
+            places!("/lib/x86_64-linux-gnu/", $soname),
+            places!("/usr/lib/x86_64-linux-gnu/", $soname),
+            places!("/lib64/", $soname),
+            places!("/usr/lib64/", $soname),
+            places!("/lib/", $soname),
+            places!("/usr/lib/", $soname),
+            places!("/usr/local/lib/", $soname),
+        ]
+    };
+    ($folder:literal, $soname:literal) => {
+        match CStr::from_bytes_with_nul(concat!($folder, $soname, "\0").as_bytes()) {
+            Ok(path) => path,
+            Err(_) => panic!("a path without NUL"),
+        }
+    };
+}
 
-/// Where distributions keep libraries.
-const FOLDERS: [&[u8]; 7] = [
-    b"/lib/x86_64-linux-gnu/",
-    b"/usr/lib/x86_64-linux-gnu/",
-    b"/lib64/",
-    b"/usr/lib64/",
-    b"/lib/",
-    b"/usr/lib/",
-    b"/usr/local/lib/",
+/// Stems of file names, and what stands for them.
+const LIBRARIES: [(&[u8], &[&CStr]); 5] = [
+    (b"libibverbs", places!("libibverbs.so.1")),
+    (b"librdmacm", places!("librdmacm.so.1")),
+    (b"libmlx5", places!("libmlx5.so.1")),
+    (b"libmlx4", places!("libmlx4.so.1")),
+    (b"libefa", places!("libefa.so.1")),
 ];
 
 /// Whether to audit, and by which version of the interface: 0 is no.
@@ -52,7 +63,10 @@ pub extern "C" fn la_version(version: c_uint) -> c_uint {
     }
 }
 
-/// The name to search for.
+/// The file to open for `name`. A name without a folder stays, and the places where the loader looks for it lead to the
+/// system's library: so the loader knows that by the asked name as well, which it must, or it aborts at the first symbol
+/// version (`find_needed` in glibc `elf/dl-version.c`; an object that is loaded already gets the name after this
+/// function only).
 ///
 /// # Safety
 /// As for `la_objsearch`: `name` is null or a C string.
@@ -62,17 +76,19 @@ pub unsafe extern "C" fn la_objsearch(
     _cookie: *mut usize,
     flag: c_uint,
 ) -> *mut c_char {
-    if flag != LA_SER_ORIG || name.is_null() {
+    if name.is_null() {
         return name.cast_mut();
     }
     // SAFETY: a C string.
     let asked = unsafe { CStr::from_ptr(name) }.to_bytes();
-    let Some(system) = stands_for(asked).filter(|soname| is_installed(soname)) else {
+    let is_bare = flag == LA_SER_ORIG && !asked.contains(&b'/');
+    let system = stands_for(asked).filter(|_| !is_bare);
+    let Some(system) = system.and_then(|paths| paths.iter().find(|path| is_there(path))) else {
         return name.cast_mut();
     };
     if view::env(c"ROCELINE_DEBUG").is_some() {
         say(format_args!(
-            "{} is asked for: the system's {} takes its place",
+            "{} is asked for: {} takes its place",
             text(asked),
             text(system.to_bytes())
         ));
@@ -80,28 +96,21 @@ pub unsafe extern "C" fn la_objsearch(
     system.as_ptr().cast_mut()
 }
 
-/// The soname of the library of which `path` names a bundled copy: a stem, a dash, the hexadecimal digits of a
-/// checksum. Provider plug-ins (`libmlx5-rdmav34.so`) are no copies.
-fn stands_for(path: &[u8]) -> Option<&'static CStr> {
+/// Where the system may have the library of which `path` names a bundled copy: a stem, a dash, the hexadecimal digits
+/// of a checksum. Provider plug-ins (`libmlx5-rdmav34.so`) are no copies.
+fn stands_for(path: &[u8]) -> Option<&'static [&'static CStr]> {
     let file = path.rsplit(|b| *b == b'/').next()?;
-    let (_, soname) = LIBRARIES.iter().find(|(stem, _)| {
+    let (_, paths) = LIBRARIES.iter().find(|(stem, _)| {
         let rest = file.strip_prefix(*stem).and_then(|r| r.strip_prefix(b"-"));
         let Some(rest) = rest else { return false };
         let digits = rest.iter().take_while(|b| b.is_ascii_hexdigit()).count();
         let end = &rest[digits..];
         digits >= 6 && (end == b".so" || end.starts_with(b".so."))
     })?;
-    Some(soname)
+    Some(paths)
 }
 
-fn is_installed(soname: &CStr) -> bool {
-    FOLDERS.iter().any(|folder| {
-        let mut path = view::PathBuf::new();
-        let built = path
-            .push(folder)
-            .and_then(|()| path.push(soname.to_bytes()));
-        // SAFETY: a C string.
-        built.is_some()
-            && unsafe { sys::faccessat(libc::AT_FDCWD, path.as_c().as_ptr(), libc::R_OK) == 0 }
-    })
+fn is_there(path: &CStr) -> bool {
+    // SAFETY: a C string.
+    unsafe { sys::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::R_OK) == 0 }
 }

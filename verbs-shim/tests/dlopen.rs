@@ -149,32 +149,57 @@ fn a_wheels_own_library_gives_way_to_the_systems() {
 #[test]
 fn names_of_bundled_copies_are_told_from_others() {
     let bench = Bench::new("dlopen-names");
-    let table = [
-        (BUNDLED, "libibverbs.so.1"),
+    let lib = "/lib/x86_64-linux-gnu";
+    let path = format!("/site-packages/nixl.libs/{BUNDLED}");
+    let verbs = format!("{lib}/libibverbs.so.1");
+    let mut table = vec![
+        // The loader has to remember the name as asked, so that stays until a place is looked at.
+        (BUNDLED, BUNDLED, verbs.clone()),
+        (&path, &verbs, verbs.clone()),
         (
-            "/site-packages/nixl.libs/libibverbs-1a2b3c4d.so",
-            "libibverbs.so.1",
+            "librdmacm-90f7e1ba.so.1.3.44.0",
+            "librdmacm-90f7e1ba.so.1.3.44.0",
+            format!("{lib}/librdmacm.so.1"),
         ),
-        ("librdmacm-90f7e1ba.so.1.3.44.0", "librdmacm.so.1"),
-        ("libmlx5-0123abcd.so.1", "libmlx5.so.1"),
-        ("libibverbs.so.1", "libibverbs.so.1"),
-        ("/own/libibverbs.so.1", "/own/libibverbs.so.1"),
-        ("libmlx5-rdmav34.so", "libmlx5-rdmav34.so"),
-        ("librxe-rdmav34.so", "librxe-rdmav34.so"),
-        ("libibverbs-0a1b2c3d", "libibverbs-0a1b2c3d"),
-        ("libibverbs-.so.1", "libibverbs-.so.1"),
-        ("libcrypto-0a1b2c3d.so.1", "libcrypto-0a1b2c3d.so.1"),
-        ("", ""),
+        (
+            "libmlx5-0123abcd.so",
+            "libmlx5-0123abcd.so",
+            format!("{lib}/libmlx5.so.1"),
+        ),
     ];
+    for other in [
+        "libibverbs.so.1",
+        "/own/libibverbs.so.1",
+        "libmlx5-rdmav34.so",
+        "librxe-rdmav34.so",
+        "libibverbs-0a1b2c3d",
+        "libibverbs-.so.1",
+        "libcrypto-0a1b2c3d.so.1",
+    ] {
+        table.push((other, other, other.to_owned()));
+    }
     let mut probe = bench.probe("names");
-    let said = says(probe.args(table.map(|(asked, _)| asked)));
+    let said = says(probe.args(table.iter().map(|(asked, _, _)| asked)));
     let lines: Vec<&str> = said.lines().collect();
-    for ((asked, expected), got) in table.iter().zip(&lines) {
-        assert_eq!(got, expected, "{asked}");
+    for ((asked, first, place), got) in table.iter().zip(&lines) {
+        assert_eq!(*got, format!("{first} {place}"), "{asked}");
     }
     assert_eq!(
         lines[table.len()..],
-        ["/x/libibverbs-0a1b2c3d.so.1", "0 2 2"],
-        "a candidate stays; a loader that makes every call pay is left alone"
+        ["0 2 2"],
+        "a loader that makes every call pay is left alone"
     );
+}
+
+/// The loader aborts if it does not know a library by the name that symbol versions give it.
+#[test]
+fn a_wheel_may_come_after_the_systems_library() {
+    let bench = Bench::new("dlopen-after");
+    let extension = bench.wheel();
+    let bundled = bench.path(&format!("wheel.libs/{BUNDLED}"));
+    for first in ["libibverbs.so.1", &bundled] {
+        let mut probe = bench.probe("extension");
+        probe.args([&extension, first]).env("LD_AUDIT", library());
+        assert_eq!(says(&mut probe), FOUND, "{first}");
+    }
 }

@@ -46,6 +46,9 @@ int main(int argc, char **argv)
 	} else if (!strcmp(what, "deepbind")) {
 		verbs(RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
 	} else if (!strcmp(what, "extension")) {
+		/* What else is loaded first, under the system's name or the wheel's. */
+		if (argc > 3)
+			need(dlopen(argv[3], RTLD_NOW), argv[3]);
 		void *library = need(dlopen(argv[2], RTLD_NOW), "extension");
 		void (*devices)(void) = (void (*)(void))(intptr_t)need(dlsym(library, "devices"), "devices");
 		devices();
@@ -62,10 +65,11 @@ int main(int argc, char **argv)
 		char *(*search)(const char *, uintptr_t *, unsigned) =
 			(char *(*)(const char *, uintptr_t *, unsigned))(intptr_t)need(
 				dlsym(RTLD_DEFAULT, "la_objsearch"), "la_objsearch");
-		for (int i = 2; i < argc; i++)
-			printf("%s\n", search(argv[i], NULL, 1));
-		/* A candidate of a search that is under way stays. */
-		printf("%s\n", search("/x/libibverbs-0a1b2c3d.so.1", NULL, 8));
+		/* As asked, then as a place to look. */
+		for (int i = 2; i < argc; i++) {
+			printf("%s", search(argv[i], NULL, 1));
+			printf(" %s\n", search(argv[i], NULL, 2));
+		}
 		unsigned (*version)(unsigned) =
 			(unsigned (*)(unsigned))(intptr_t)need(dlsym(RTLD_DEFAULT, "la_version"), "la_version");
 		printf("%u %u %u\n", version(1), version(2), version(3));

@@ -226,6 +226,7 @@ fn open(lcore: &mut Lcore, id: super::message::ContextId, new: NewContext) -> Se
         new.mem,
         Arc::clone(&lcore.wake),
         Arc::clone(&lcore.helper_cpus),
+        id.0,
     ) {
         Ok(helper) => helper,
         Err(error) => return failed(libc::EAGAIN, format!("no memory thread: {error}")),

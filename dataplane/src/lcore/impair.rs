@@ -59,16 +59,24 @@ struct Budget<'a> {
     pool: &'a Mempool,
     /// Packets that may still be held back.
     left: Cell<usize>,
+    /// Packets that find room behind the rules. What was held back waits for it; what arrives does not.
+    room: Cell<usize>,
 }
 
 impl Budget<'_> {
     /// While `held` packets are held back.
-    fn of(pool: &Mempool, held: usize) -> Budget<'_> {
+    fn of(pool: &Mempool, held: usize, room: usize) -> Budget<'_> {
         let most = pool.config().count as usize / 2;
         Budget {
             pool,
             left: Cell::new(most.saturating_sub(held)),
+            room: Cell::new(room),
         }
+    }
+
+    /// A packet goes on.
+    fn gone(&self) {
+        self.room.set(self.room.get().saturating_sub(1));
     }
 }
 
@@ -134,7 +142,10 @@ impl Station {
             return;
         }
         match self.line.push(mbuf, verdict, now) {
-            Pushed::Pass(mbuf) => next(mbuf),
+            Pushed::Pass(mbuf) => {
+                budget.gone();
+                next(mbuf);
+            }
             Pushed::Kept => budget.left.set(budget.left.get().saturating_sub(1)),
             Pushed::Full(mbuf) => {
                 self.overflow += 1;
@@ -142,16 +153,21 @@ impl Station {
             }
         }
         // Those that waited for this one to pass go right behind it.
-        self.release(now, next);
+        self.release(now, budget, next);
     }
 
-    /// Lets go what has waited long enough; everything, once there are no rules any more.
-    fn release(&mut self, now: Nanos, next: &mut impl FnMut(Mbuf)) {
+    /// Lets go what has waited long enough; everything, once there are no rules any more. What finds no room now goes in
+    /// a later poll.
+    fn release(&mut self, now: Nanos, budget: &Budget<'_>, next: &mut impl FnMut(Mbuf)) {
         let now = match self.rules.is_empty() {
             true => Nanos(u64::MAX),
             false => now,
         };
-        while let Some(mbuf) = self.line.release(now) {
+        while budget.room.get() > 0 {
+            let Some(mbuf) = self.line.release(now) else {
+                break;
+            };
+            budget.gone();
             next(mbuf);
         }
     }
@@ -256,7 +272,9 @@ impl NicImpair {
 /// that came or went.
 pub fn transmit(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
     let held = nic.impair.held();
-    let budget = Budget::of(&shared.pool, shared.held);
+    let room = LOOPBACK_LIMIT.saturating_sub(nic.loopback.len());
+    let room = room.min(TX_LIMIT.saturating_sub(nic.tx.len()));
+    let budget = Budget::of(&shared.pool, shared.held, room);
     let Nic {
         info,
         impair,
@@ -279,7 +297,7 @@ pub fn transmit(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
     };
     let mut to_port = |mbuf: Mbuf| put(queue, TX_LIMIT, mbuf);
     if let Some(link) = link {
-        link.release(now, &mut to_port);
+        link.release(now, &budget, &mut to_port);
     }
     let mut out = |mbuf: Mbuf| {
         if mbuf.data().get(..6) == Some(&info.mac[..]) {
@@ -292,7 +310,7 @@ pub fn transmit(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
         }
     };
     if let Some(tx) = tx {
-        tx.release(now, &mut out);
+        tx.release(now, &budget, &mut out);
     }
     for mut mbuf in staged.drain(..) {
         notes::clear(&mut mbuf);
@@ -312,7 +330,8 @@ pub fn transmit(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
 pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
     let held = nic.impair.held();
     let Shared { pool, taps, .. } = shared;
-    let budget = Budget::of(pool, shared.held);
+    let room = READY_LIMIT.saturating_sub(nic.impair.ready.len());
+    let budget = Budget::of(pool, shared.held, room);
     let Nic {
         info,
         impair,
@@ -329,7 +348,7 @@ pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
     };
     match rx {
         Some(rx) => {
-            rx.release(now, &mut to_parser);
+            rx.release(now, &budget, &mut to_parser);
             for mbuf in rx_burst.drain() {
                 let seen = |frame: &[u8], notes: &[Note]| {
                     if *tapped {

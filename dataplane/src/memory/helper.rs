@@ -107,8 +107,14 @@ pub struct MemHelper {
 }
 
 impl MemHelper {
-    /// Starts the thread on one of `cpus` (none: on those of the caller). `mem` is the program's `/proc/self/mem`.
-    pub fn start(mem: OwnedFd, lcore: Arc<LcoreWake>, cpus: Arc<[usize]>) -> io::Result<MemHelper> {
+    /// Starts the thread on one of `cpus` (none: on those of the caller). `mem` is the program's `/proc/self/mem`; `context`
+    /// tells the threads apart by name.
+    pub fn start(
+        mem: OwnedFd,
+        lcore: Arc<LcoreWake>,
+        cpus: Arc<[usize]>,
+        context: u64,
+    ) -> io::Result<MemHelper> {
         let shared = Arc::new(Shared {
             work: ArrayQueue::new(CAPACITY),
             outcomes: ArrayQueue::new(CAPACITY),
@@ -118,7 +124,7 @@ impl MemHelper {
         });
         let mine = Arc::clone(&shared);
         let handle = thread::Builder::new()
-            .name("memory".into())
+            .name(format!("memory-{context}"))
             .spawn(move || {
                 restrict_to(&cpus);
                 crate::lcore::slice::shorten();
@@ -329,7 +335,7 @@ mod tests {
             sleeping: AtomicU32::new(0),
             eventfd,
         });
-        MemHelper::start(mem.into(), wake, Arc::new([])).unwrap()
+        MemHelper::start(mem.into(), wake, Arc::new([]), 1).unwrap()
     }
 
     fn wait(h: &MemHelper) -> Moved {

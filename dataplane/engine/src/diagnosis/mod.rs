@@ -136,16 +136,16 @@ pub struct Duration(pub Nanos);
 impl fmt::Display for Duration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ns = self.0.0;
+        // The bounds are those at which three digits round up to four.
         let (unit, per) = match ns {
             0..=999 => return write!(f, "{ns} ns"),
-            1_000..=999_999 => ("us", 1_000),
-            1_000_000..=999_999_999 => ("ms", 1_000_000),
+            1_000..=999_499 => ("us", 1_000),
+            999_500..=999_499_999 => ("ms", 1_000_000),
             _ => ("s", 1_000_000_000),
         };
-        let whole = ns / per;
-        let digits = match whole {
-            0..=9 => 2,
-            10..=99 => 1,
+        let digits = match ns / (per / 1_000) {
+            0..=9_994 => 2,
+            9_995..=99_949 => 1,
             _ => 0,
         };
         write!(f, "{:.digits$} {unit}", ns as f64 / per as f64)
@@ -162,7 +162,9 @@ mod tests {
             (0, "0 ns"),
             (999, "999 ns"),
             (1_500, "1.50 us"),
+            (9_999, "10.0 us"),
             (67_108_864, "67.1 ms"),
+            (999_999, "1.00 ms"),
             (123_000_000_000, "123 s"),
         ] {
             assert_eq!(Duration(Nanos(ns)).to_string(), text);

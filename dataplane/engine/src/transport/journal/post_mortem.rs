@@ -288,11 +288,11 @@ impl PostMortems {
             }
             let (peer, since) = (record.attr.path.dgid, record.evidence.trouble);
             record.evidence.peer_answers_others = qps.near(record.qp, NEIGHBOURS).any(|qp| {
-                let heard = qp.cold.journal.heard;
-                qp.id != record.qp
-                    && qp.dgid == peer
-                    && heard != Nanos::ZERO
-                    && Some(heard) >= since
+                // The journal is elsewhere in memory: only those of the same peer are worth the way.
+                qp.dgid == peer && qp.id != record.qp && {
+                    let heard = qp.cold.journal.heard;
+                    heard != Nanos::ZERO && Some(heard) >= since
+                }
             });
         }
         self.looked = self.last;
