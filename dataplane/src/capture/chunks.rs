@@ -140,6 +140,7 @@ mod tests {
             outbound: false,
             original_len: data.len() as u32,
             notes: &[],
+            dropped_by: None,
             data,
         }
     }

@@ -96,6 +96,7 @@ mod tests {
             outbound: true,
             original_len: data.len() as u32,
             notes: &[],
+            dropped_by: None,
             data,
         })
     }

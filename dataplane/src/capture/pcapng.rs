@@ -2,6 +2,7 @@
 //! the direction in each packet's flags, and in its comment the impairments that hit it.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::time::Duration;
 
@@ -26,8 +27,13 @@ const NANOSECONDS: u8 = 9;
 const INBOUND: u32 = 0b01;
 const OUTBOUND: u32 = 0b10;
 
+/// Begins the comment of a packet that a rule dropped. A replay knows by it what never was on the wire.
+pub(super) const DROPPED: &str = "dropped by ";
+
 /// Writes a capture.
 pub struct Writer<W: Write> {
+    /// Names of impairment rules by number, for comments.
+    pub rules: BTreeMap<u32, String>,
     file: PcapNgWriter<W>,
     /// NIC indices by interface id.
     nics: Vec<u16>,
@@ -77,6 +83,7 @@ impl<W: Write> Writer<W> {
             .map_err(io_error)?;
         }
         Ok(Writer {
+            rules: BTreeMap::new(),
             file,
             nics: interfaces.iter().map(|interface| interface.index).collect(),
             newest: 0,
@@ -93,10 +100,8 @@ impl<W: Write> Writer<W> {
         };
         let direction = if record.outbound { OUTBOUND } else { INBOUND };
         let mut options = vec![EnhancedPacketOption::Flags(direction)];
-        if !record.hits().is_empty() {
-            options.push(EnhancedPacketOption::Comment(Cow::Owned(comment(
-                record.hits(),
-            ))));
+        if let Some(comment) = comment(record, &self.rules) {
+            options.push(EnhancedPacketOption::Comment(Cow::Owned(comment)));
         }
         self.newest = self.newest.max(record.stamp);
         self.file
@@ -139,12 +144,41 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// `impaired: rule 3 (drop), rule 5 (delay)`.
-fn comment(hits: &[Hit]) -> String {
-    let named = hits
+/// `impaired: slow (rule 3, delay), rule5 (mark-ce)`, or `dropped by lossy (rule 7, drop); impaired before: slow (rule 3,
+/// delay)`.
+fn comment(record: &Decoded<'_>, rules: &BTreeMap<u32, String>) -> Option<String> {
+    let dropper = record.dropped_by.and_then(|rule| {
+        let mut hits = record.hits().iter();
+        let hit = hits.rfind(|hit| hit.rule == rule);
+        // A packet with more hits than a record holds does not name what that rule did.
+        hit.map(|hit| named(hit, rules))
+            .or_else(|| Some(name(rule, rules)))
+    });
+    let others = record
+        .hits()
         .iter()
-        .map(|hit| format!("rule {} ({})", hit.rule, hit.action()));
-    format!("impaired: {}", named.collect::<Vec<_>>().join(", "))
+        .filter(|hit| Some(hit.rule) != record.dropped_by);
+    let others: Vec<String> = others.map(|hit| named(hit, rules)).collect();
+    let others = others.join(", ");
+    match (dropper, others.is_empty()) {
+        (None, true) => None,
+        (None, false) => Some(format!("impaired: {others}")),
+        (Some(dropper), true) => Some(format!("{DROPPED}{dropper}")),
+        (Some(dropper), false) => Some(format!("{DROPPED}{dropper}; impaired before: {others}")),
+    }
+}
+
+fn named(hit: &Hit, rules: &BTreeMap<u32, String>) -> String {
+    match rules.get(&hit.rule) {
+        Some(name) => format!("{name} (rule {}, {})", hit.rule, hit.action()),
+        None => format!("rule{} ({})", hit.rule, hit.action()),
+    }
+}
+
+/// Rules that nobody named are called by their number, as `roceline impair list` has it.
+fn name(rule: u32, rules: &BTreeMap<u32, String>) -> String {
+    let name = rules.get(&rule);
+    name.cloned().unwrap_or_else(|| format!("rule{rule}"))
 }
 
 fn io_error(error: PcapError) -> io::Error {
@@ -187,6 +221,7 @@ mod tests {
             outbound: false,
             original_len: 400,
             notes: &notes,
+            dropped_by: None,
             data: &[0xab; 128],
         };
         record.encode(&mut bytes).unwrap();
@@ -194,6 +229,13 @@ mod tests {
         let stranger = Record { nic: 9, ..record };
         stranger.encode(&mut bytes).unwrap();
         assert!(writer.packet(&decode(&mut &bytes[..]).unwrap()).is_err());
+        writer.rules = BTreeMap::from([(6, "slow".into())]);
+        let dropped = Record {
+            dropped_by: Some(RuleId(4)),
+            ..record
+        };
+        dropped.encode(&mut bytes).unwrap();
+        writer.packet(&decode(&mut &bytes[..]).unwrap()).unwrap();
         let counts = Counts {
             seen: 10,
             accepted: 7,
@@ -223,7 +265,10 @@ mod tests {
                     assert_eq!(epb.interface_id, 1);
                     assert_eq!(epb.timestamp, Duration::from_nanos(stamp));
                     assert_eq!((epb.original_len, epb.data.len()), (400, 128));
-                    let comment = "impaired: rule 4 (drop), rule 6 (delay)";
+                    let comment = [
+                        "impaired: rule4 (drop), rule6 (delay)",
+                        "dropped by rule4 (drop); impaired before: slow (rule 6, delay)",
+                    ][seen.1];
                     assert_eq!(
                         epb.options,
                         [
@@ -247,6 +292,6 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         }
-        assert_eq!(seen, (2, 1, 2));
+        assert_eq!(seen, (2, 2, 2));
     }
 }

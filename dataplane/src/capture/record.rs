@@ -1,7 +1,7 @@
 //! A captured packet as it travels from the lcore to the command line: a header of fixed length in native byte order (both
 //! ends are on one machine), then the bytes of the frame.
 
-use roceline_engine::fabric::impair::{ActionKind, MAX_NOTES, Note};
+use roceline_engine::fabric::impair::{ActionKind, MAX_NOTES, Note, RuleId};
 
 /// Bytes in front of the frame.
 pub const HEADER: usize = 24 + 8 * MAX_NOTES;
@@ -38,6 +38,8 @@ pub struct Record<'a> {
     pub original_len: u32,
     /// Impairments that hit it, at most [`MAX_NOTES`].
     pub notes: &'a [Note],
+    /// The rule that dropped it, here and now.
+    pub dropped_by: Option<RuleId>,
     /// The frame from its Ethernet header on.
     pub data: &'a [u8],
 }
@@ -60,7 +62,9 @@ impl Record<'_> {
         head[16..18].copy_from_slice(&self.nic.to_ne_bytes());
         head[18] = u8::from(self.outbound);
         head[19] = notes.len() as u8;
-        head[20..24].fill(0);
+        // Rules count from 1.
+        let dropped_by = self.dropped_by.map_or(0, |rule| rule.0);
+        head[20..24].copy_from_slice(&dropped_by.to_ne_bytes());
         for (to, note) in head[24..].chunks_exact_mut(8).zip(notes) {
             to[..4].copy_from_slice(&note.rule.0.to_ne_bytes());
             to[4] = note.action as u8;
@@ -84,6 +88,8 @@ pub struct Decoded<'a> {
     pub original_len: u32,
     hits: [Hit; MAX_NOTES],
     hit_count: usize,
+    /// Number of the rule that dropped it: see [`Record::dropped_by`].
+    pub dropped_by: Option<u32>,
     /// See [`Record::data`].
     pub data: &'a [u8],
 }
@@ -117,6 +123,7 @@ pub fn decode<'a>(bytes: &mut &'a [u8]) -> Option<Decoded<'a>> {
         original_len: word(8),
         hits,
         hit_count,
+        dropped_by: Some(word(20)).filter(|&rule| rule != 0),
         data,
     })
 }
@@ -142,6 +149,7 @@ mod tests {
             outbound: true,
             original_len: 4200,
             notes: &notes,
+            dropped_by: Some(RuleId(9)),
             data: b"a frame",
         };
         let mut out = [0xee; 2 * HEADER + 14];
@@ -155,6 +163,7 @@ mod tests {
             assert!(back.outbound);
             assert_eq!((back.original_len, back.data), (4200, record.data));
             let hits: Vec<_> = back.hits().iter().map(|h| (h.rule, h.action())).collect();
+            assert_eq!(back.dropped_by, Some(9));
             assert_eq!(hits, [(7, "delay"), (9, ActionKind::MarkCe.name())]);
         }
         assert_eq!(decode(&mut bytes), None);
@@ -172,10 +181,12 @@ mod tests {
             outbound: false,
             original_len: 0,
             notes: &notes,
+            dropped_by: None,
             data: &[],
         };
         let mut out = [0; HEADER];
         record.encode(&mut out).unwrap();
-        assert_eq!(decode(&mut &out[..]).unwrap().hits().len(), MAX_NOTES);
+        let back = decode(&mut &out[..]).unwrap();
+        assert_eq!((back.hits().len(), back.dropped_by), (MAX_NOTES, None));
     }
 }

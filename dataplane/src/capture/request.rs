@@ -1,6 +1,8 @@
 //! What the command line asks of a session about captures and replays, as JSON, and the answers. Records and frames
 //! themselves travel as bytes.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::impair::Spec;
@@ -36,6 +38,8 @@ pub enum Capture {
     Next,
     /// -> [`Status`], after a moment's wait for a QP to fail.
     Status,
+    /// -> [`RuleNames`]
+    Rules,
     /// Ends the recording; what was recorded can still be fetched. -> [`Stopped`]
     Stop,
 }
@@ -78,6 +82,13 @@ pub struct FailedQp {
     pub qpn: u32,
     /// Why, in words.
     pub cause: String,
+}
+
+/// What people call the impairment rules that records name by number.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuleNames {
+    /// By number, rules that were removed included; those without a name of their own are not among them.
+    pub names: BTreeMap<u32, String>,
 }
 
 /// Totals of a capture.

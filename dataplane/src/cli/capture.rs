@@ -20,7 +20,9 @@ use super::{CliError, number_in};
 use crate::capture::filter::Filter;
 use crate::capture::pcapng::Writer;
 use crate::capture::record::decode;
-use crate::capture::request::{Capture, Counts, FailedQp, Start, Started, Status, Stopped};
+use crate::capture::request::{
+    Capture, Counts, FailedQp, RuleNames, Start, Started, Status, Stopped,
+};
 use crate::control::client::{Client, ClientError};
 use crate::daemon::DaemonError;
 use crate::impair::MatchArgs;
@@ -37,7 +39,8 @@ Examples:
   roceline capture -w crash.pcapng --last 10000           # wait for a queue pair to fail, keep what led to it
 
 Sent packets are recorded after their impairments, as the wire gets them; received ones as they
-arrive, with a comment that names the impairment rules that hit them. A reader that is too slow
+arrive. Those that a rule drops are recorded as well. A comment names the rules that hit a packet:
+`impaired: NAME (rule N, delay)`, `dropped by NAME (rule N, drop)`. A reader that is too slow
 loses records, which are counted at the end and in the file; it never slows a NIC.
 
 Payload is private data: only root, the daemon's own user and `[control] operators` may capture,
@@ -114,6 +117,7 @@ pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
         end: args.duration.map(|duration| Instant::now() + duration),
         left: args.count.unwrap_or(u64::MAX),
         written: 0,
+        known_rules: 0,
     };
     // The file comes after the start: what is refused leaves none behind. And before the wait for a failure, which may
     // take days: that there can be no file is said now.
@@ -171,6 +175,8 @@ struct Session {
     end: Option<Instant>,
     left: u64,
     written: u64,
+    /// Rules up to this number were asked for their names.
+    known_rules: u32,
 }
 
 impl Session {
@@ -210,7 +216,19 @@ impl Session {
         Ok(stopped)
     }
 
-    fn write(&mut self, file: &mut Writer<impl Write>, records: &[u8]) -> io::Result<()> {
+    fn write(&mut self, file: &mut Writer<impl Write>, records: &[u8]) -> Result<(), RecordError> {
+        let mut rest = records;
+        let mut newest = 0;
+        while let Some(record) = decode(&mut rest) {
+            let hits = record.hits().iter().map(|hit| hit.rule);
+            newest = hits.chain(record.dropped_by).fold(newest, u32::max);
+        }
+        // Numbers of rules only grow, and the daemon remembers the names of those that are gone.
+        if newest > self.known_rules {
+            let RuleNames { names } = self.client.capture(&Capture::Rules)?;
+            file.rules.extend(names);
+            self.known_rules = newest;
+        }
         let mut rest = records;
         while self.left > 0 {
             let Some(record) = decode(&mut rest) else {
@@ -221,11 +239,10 @@ impl Session {
             self.written += 1;
         }
         // For whoever reads along. An empty batch has nothing to hand on.
-        if records.is_empty() {
-            Ok(())
-        } else {
-            file.flush()
+        if !records.is_empty() {
+            file.flush()?;
         }
+        Ok(())
     }
 
     /// Totals for people: on stderr, as stdout may be the file.

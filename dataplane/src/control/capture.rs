@@ -17,7 +17,7 @@ use crate::capture::chunks::{self, Drainer};
 use crate::capture::filter::Filter;
 use crate::capture::last::LastPackets;
 use crate::capture::request::{
-    Capture, Counts, FailedQp, Interface, Start, Started, Status, Stopped,
+    Capture, Counts, FailedQp, Interface, RuleNames, Start, Started, Status, Stopped,
 };
 use crate::lcore::message::{Command, ContextId, Reply};
 use crate::lcore::tap::{Clock, Store, Tap, TapId, TapState};
@@ -71,6 +71,9 @@ pub fn answer(
         (_, None) => Err(NONE),
         (Capture::Next, Some(own)) => Ok(own.next()),
         (Capture::Status, Some(own)) => json(&own.status()),
+        (Capture::Rules, Some(_)) => json(&RuleNames {
+            names: shared.impairments.names(),
+        }),
         (Capture::Stop, Some(own)) => json(&own.stop(shared)?),
     }
 }

@@ -1,6 +1,7 @@
 //! The rules of the daemon: their numbers, names and texts, and where they stand. The rules themselves, with their
 //! counts and what they hold back, are with the lcores; here is what people call them.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use roceline_engine::fabric::impair::MAX_RULES;
@@ -74,6 +75,9 @@ pub struct PlaceLine {
     pub no_buffer: u64,
 }
 
+/// Names of removed rules that are remembered, for captures that hold packets which those rules hit.
+const REMEMBERED: usize = 4096;
+
 /// All rules of a daemon.
 #[derive(Debug, Default)]
 pub struct Impairments {
@@ -85,6 +89,8 @@ struct State {
     last_id: u32,
     names: Names,
     rules: Vec<Entry>,
+    /// Names that were given to rules which are gone, oldest first; [`REMEMBERED`] at most.
+    gone: VecDeque<(u32, String)>,
 }
 
 #[derive(Debug)]
@@ -192,6 +198,16 @@ impl Impairments {
         Ok(RemovedReply { rules })
     }
 
+    /// Names that were given to rules, by number: of all that are there, and of the newest of those that are gone.
+    pub fn names(&self) -> BTreeMap<u32, String> {
+        let state = self.state();
+        let given = |rule: &&Entry| rule.spec.get("name").is_some();
+        let present = state.rules.iter().filter(given);
+        let gone = state.gone.iter().cloned();
+        gone.chain(present.map(|rule| (rule.id, rule.name.clone())))
+            .collect()
+    }
+
     /// Rules at the places of a NIC.
     pub fn count(&self, nic: u32) -> usize {
         let stands = |rule: &&Entry| rule.places.iter().any(|place| place.nic == nic);
@@ -247,6 +263,12 @@ impl State {
         let rule = self.rules.remove(index);
         self.names.give_back(&rule.spec);
         tracing::info!(id, name = rule.name, "impairment removed");
+        if rule.spec.get("name").is_some() {
+            if self.gone.len() >= REMEMBERED {
+                self.gone.pop_front();
+            }
+            self.gone.push_back((id, rule.name));
+        }
         Ok(())
     }
 }

@@ -8,9 +8,8 @@
 //!
 //! Places are made and taken down between bursts, by messages; only that allocates.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::iter::once;
 
 use roceline_engine::Nanos;
 use roceline_engine::fabric::impair::{
@@ -18,9 +17,11 @@ use roceline_engine::fabric::impair::{
 };
 
 use super::Lcore;
+use super::dropped::DroppedPackets;
 use super::message::{ImpairCommand, PlaceReport, Reply};
 use super::nic::{LOOPBACK_LIMIT, Nic, Shared, TX_LIMIT};
 use super::notes;
+use super::tap::Packet;
 use crate::impair::{Place, Point};
 use crate::port::{Mbuf, Mempool, RX_BURST};
 
@@ -38,6 +39,8 @@ pub struct NicImpair {
     pub receiving: bool,
     /// Finished packets in front of the rules, in their order.
     pub staged: VecDeque<Mbuf>,
+    /// Packets that rules dropped, for captures: there are some only while one listens to the NIC.
+    pub dropped: DroppedPackets,
     tx: Option<Box<Station>>,
     link: Option<Box<Station>>,
     rx: Option<Box<Station>>,
@@ -92,23 +95,28 @@ impl Station {
     }
 
     /// Passes a packet through the rules; what goes on now, it and its copies, goes to `next`. `seen` gets the packet as it
-    /// came, with the rules that hit it.
+    /// came, with the rules that hit it here and the one that drops it; `dropped` gets it then, with its notes.
     fn pass(
         &mut self,
         mut mbuf: Mbuf,
         now: Nanos,
         budget: &Budget<'_>,
-        seen: impl FnOnce(&[u8], &[Note]),
+        seen: impl FnOnce(&[u8], &[Note], Option<RuleId>),
+        dropped: impl FnOnce(Mbuf, RuleId),
         next: &mut impl FnMut(Mbuf),
     ) {
         let view = PacketView::parse(self.direction, mbuf.data());
         let verdict = self.rules.offer(&view, now);
-        seen(mbuf.data(), verdict.notes());
-        if verdict.drop {
-            return;
-        }
+        let dropper = verdict.notes().last().filter(|_| verdict.drop);
+        seen(mbuf.data(), verdict.notes(), dropper.map(|note| note.rule));
         if verdict.hits > 0 {
             notes::append(&mut mbuf, verdict.notes());
+        }
+        if verdict.drop {
+            if let Some(note) = dropper {
+                dropped(mbuf, note.rule);
+            }
+            return;
         }
         if verdict.changes() {
             let len = verdict.apply(mbuf.data_mut());
@@ -260,7 +268,10 @@ impl NicImpair {
             .map_err(|error| (libc::EINVAL, error.to_string()));
         // Whatever the loop needs from now on.
         match point {
-            Point::Tx | Point::Link => self.staged.reserve(TX_LIMIT + RX_BURST),
+            Point::Tx | Point::Link => {
+                self.staged.reserve(TX_LIMIT + RX_BURST);
+                self.dropped.reserve();
+            }
             Point::Rx => self.ready.reserve(READY_LIMIT),
         }
         self.settle();
@@ -274,20 +285,38 @@ pub fn transmit(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
     let held = nic.impair.held();
     let room = LOOPBACK_LIMIT.saturating_sub(nic.loopback.len());
     let room = room.min(TX_LIMIT.saturating_sub(nic.tx.len()));
-    let budget = Budget::of(&shared.pool, shared.held, room);
+    let Shared { pool, taps, .. } = shared;
+    let budget = Budget::of(pool, shared.held, room);
     let Nic {
         info,
         impair,
         loopback,
         tx: queue,
+        tapped,
         ..
     } = nic;
     let NicImpair {
-        staged, tx, link, ..
+        staged,
+        tx,
+        link,
+        dropped,
+        ..
     } = impair;
     let mut count = staged.len();
     let lost = Cell::new(0);
     let passed = Cell::new(0);
+    let queued = Cell::new(queue.len());
+    let for_captures = RefCell::new((dropped, taps));
+    let drop_by = |mbuf: Mbuf, rule: RuleId| {
+        if !*tapped {
+            return;
+        }
+        // Never borrowed: no rule is asked while another one drops.
+        if let Ok(mut both) = for_captures.try_borrow_mut() {
+            let (dropped, taps) = &mut *both;
+            dropped.add(mbuf, rule, queued.get(), info.index as usize, taps);
+        }
+    };
     let put = |queue: &mut VecDeque<Mbuf>, limit: usize, mbuf: Mbuf| match queue.len() < limit {
         true => {
             passed.set(passed.get() + 1);
@@ -295,7 +324,10 @@ pub fn transmit(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
         }
         false => lost.set(lost.get() + 1),
     };
-    let mut to_port = |mbuf: Mbuf| put(queue, TX_LIMIT, mbuf);
+    let mut to_port = |mbuf: Mbuf| {
+        put(queue, TX_LIMIT, mbuf);
+        queued.set(queue.len());
+    };
     if let Some(link) = link {
         link.release(now, &budget, &mut to_port);
     }
@@ -305,7 +337,7 @@ pub fn transmit(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
             return;
         }
         match link {
-            Some(link) => link.pass(mbuf, now, &budget, |_, _| {}, &mut to_port),
+            Some(link) => link.pass(mbuf, now, &budget, |_, _, _| {}, drop_by, &mut to_port),
             None => to_port(mbuf),
         }
     };
@@ -315,7 +347,7 @@ pub fn transmit(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
     for mut mbuf in staged.drain(..) {
         notes::clear(&mut mbuf);
         match tx {
-            Some(tx) => tx.pass(mbuf, now, &budget, |_, _| {}, &mut out),
+            Some(tx) => tx.pass(mbuf, now, &budget, |_, _, _| {}, drop_by, &mut out),
             None => out(mbuf),
         }
     }
@@ -350,19 +382,24 @@ pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
         Some(rx) => {
             rx.release(now, &budget, &mut to_parser);
             for mbuf in rx_burst.drain() {
-                let seen = |frame: &[u8], notes: &[Note]| {
+                let seen = |frame: &[u8], notes: &[Note], dropped_by: Option<RuleId>| {
                     if *tapped {
-                        taps.record(info.index as usize, false, once((frame, notes)));
+                        let packet = Packet {
+                            outbound: false,
+                            frame,
+                            notes,
+                            dropped_by,
+                        };
+                        taps.record_one(info.index as usize, &packet);
                     }
                 };
-                rx.pass(mbuf, now, &budget, seen, &mut to_parser);
+                rx.pass(mbuf, now, &budget, seen, |_, _| {}, &mut to_parser);
             }
         }
         // Packets that a place which is gone let go are still in front of these.
         None => rx_burst.drain().for_each(|mbuf| {
             if *tapped {
-                let frame = once((mbuf.data(), &[][..]));
-                taps.record(info.index as usize, false, frame);
+                taps.record(info.index as usize, false, [mbuf.data()].into_iter());
             }
             to_parser(mbuf);
         }),

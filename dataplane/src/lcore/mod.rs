@@ -9,6 +9,7 @@ mod commands;
 mod context;
 mod doorbell;
 mod drain;
+mod dropped;
 mod events;
 mod idle;
 mod impair;

@@ -1,8 +1,6 @@
 //! The stages of one poll of one NIC: receive, finished memory operations, doorbells, timers, transmit.
 //! Each gives the number of things it did; a poll in which all give 0 was empty.
 
-use std::iter::once;
-
 use roceline_abi::queue::{MAX_SGE, Sge};
 use roceline_engine::verbs::QpId;
 use roceline_engine::wire::{self, ParseError, icrc};
@@ -10,10 +8,9 @@ use roceline_engine::{Nanos, Outcome};
 
 use super::context::{ContextKey, FETCH_HIGH, PLACE_LIMIT, Then, side_index};
 use super::drain::{drain, fail_overflowed, finish};
-use super::impair;
 use super::nic::{LOOPBACK_LIMIT, Nic, RxSlot, Shared, TX_HIGH};
-use super::notes::Notes;
 use super::tap::Taps;
+use super::{dropped, impair};
 use crate::memory::helper::Moved;
 use crate::port::{Mbuf, RX_BURST};
 
@@ -57,7 +54,7 @@ pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
         let looped = nic.rx_burst.iter().skip(from_port).take(own);
         sent(&mut shared.taps, index, looped, nic.impair.sending);
         if !nic.impair.receiving {
-            let all = nic.rx_burst.iter().map(|mbuf| (mbuf.data(), &[][..]));
+            let all = nic.rx_burst.iter().map(Mbuf::data);
             shared.taps.record(index, false, all);
         }
     }
@@ -335,14 +332,19 @@ pub fn transmit(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
                 break;
             }
         }
-        if nic.tx_burst.is_empty() {
-            return count;
-        }
         if nic.tapped {
             // Those that the port did not take last time were recorded then.
             let new = nic.tx_burst.iter().skip(seen);
             let index = nic.info.index as usize;
-            sent(&mut shared.taps, index, new, nic.impair.sending);
+            let dropped = &mut nic.impair.dropped;
+            if dropped.is_empty() {
+                sent(&mut shared.taps, index, new, nic.impair.sending);
+            } else {
+                dropped.record_among(new, index, &mut shared.taps);
+            }
+        }
+        if nic.tx_burst.is_empty() {
+            return count;
         }
         let sent = nic.port.tx_burst(&mut nic.tx_burst);
         count += sent;
@@ -355,11 +357,12 @@ pub fn transmit(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
 /// Records packets that a NIC sends, with what its rules noted on them, if it has rules.
 fn sent<'a>(taps: &mut Taps, nic: usize, mbufs: impl Iterator<Item = &'a Mbuf>, noted: bool) {
     if !noted {
-        taps.record(nic, true, mbufs.map(|mbuf| (mbuf.data(), &[][..])));
+        // Nothing to record is worth no look at the clock.
+        let mut frames = mbufs.map(Mbuf::data).peekable();
+        if frames.peek().is_some() {
+            taps.record(nic, true, frames);
+        }
         return;
     }
-    for mbuf in mbufs {
-        let notes = Notes::of(mbuf);
-        taps.record(nic, true, once((mbuf.data(), notes.as_slice())));
-    }
+    mbufs.for_each(|mbuf| dropped::record_sent(taps, nic, mbuf, None));
 }

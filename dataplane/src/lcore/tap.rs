@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use roceline_engine::fabric::impair::Note;
+use roceline_engine::fabric::impair::{Note, RuleId};
 use roceline_engine::verbs::{QpId, WcStatus};
 
 use super::Lcore;
@@ -83,6 +83,19 @@ impl TapState {
     }
 }
 
+/// A packet at a NIC's port.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'a> {
+    /// Sent, or else received.
+    pub outbound: bool,
+    /// From the Ethernet header on.
+    pub frame: &'a [u8],
+    /// Impairments that hit it.
+    pub notes: &'a [Note],
+    /// The rule that drops it.
+    pub dropped_by: Option<RuleId>,
+}
+
 /// One capture's ear on an lcore. Made by a session, owned by the lcore while it is in place, and then handed back.
 #[derive(Debug)]
 pub struct Tap {
@@ -115,7 +128,13 @@ impl Tap {
     }
 
     #[inline]
-    fn packet(&mut self, nic: usize, outbound: bool, frame: &[u8], notes: &[Note], now: Instant) {
+    fn packet(&mut self, nic: usize, packet: &Packet<'_>, now: Instant) {
+        let Packet {
+            outbound,
+            frame,
+            notes,
+            dropped_by,
+        } = *packet;
         let Some(counts) = self.counts.get_mut(nic) else {
             return;
         };
@@ -132,6 +151,7 @@ impl Tap {
             outbound,
             original_len: frame.len() as u32,
             notes,
+            dropped_by,
             data: &frame[..frame.len().min(self.snaplen)],
         };
         let stored = match &mut self.store {
@@ -182,20 +202,39 @@ impl Taps {
         self.all.iter().any(|tap| tap.hears(nic))
     }
 
-    /// Records packets of a NIC on which [`Taps::hears`] something, each with the impairments that hit it.
+    /// Records packets of a NIC on which [`Taps::hears`] something and that no rule hit.
     pub fn record<'a>(
         &mut self,
         nic: usize,
         outbound: bool,
-        frames: impl Iterator<Item = (&'a [u8], &'a [Note])>,
+        frames: impl Iterator<Item = &'a [u8]>,
     ) {
         let now = Instant::now();
-        for (frame, notes) in frames {
-            for tap in &mut self.all {
-                let wanted = if outbound { tap.outbound } else { tap.inbound };
-                if wanted && tap.hears(nic) {
-                    tap.packet(nic, outbound, frame, notes, now);
-                }
+        for frame in frames {
+            let packet = Packet {
+                outbound,
+                frame,
+                notes: &[],
+                dropped_by: None,
+            };
+            self.record_at(nic, &packet, now);
+        }
+    }
+
+    /// Records one packet that rules had a look at.
+    pub fn record_one(&mut self, nic: usize, packet: &Packet<'_>) {
+        self.record_at(nic, packet, Instant::now());
+    }
+
+    fn record_at(&mut self, nic: usize, packet: &Packet<'_>, now: Instant) {
+        for tap in &mut self.all {
+            let wanted = if packet.outbound {
+                tap.outbound
+            } else {
+                tap.inbound
+            };
+            if wanted && tap.hears(nic) {
+                tap.packet(nic, packet, now);
             }
         }
     }
@@ -210,6 +249,9 @@ impl Taps {
             }
         }
         nic.tapped = self.hears(index);
+        if !nic.tapped {
+            nic.impair.dropped.clear();
+        }
     }
 
     /// The end of a poll: readers that wait get what there is.
@@ -246,6 +288,9 @@ pub fn remove(lcore: &mut Lcore, id: TapId) -> Result<Reply, (i32, String)> {
 fn refresh(lcore: &mut Lcore) {
     for (index, nic) in lcore.nics.iter_mut().enumerate() {
         nic.tapped = lcore.shared.taps.hears(index);
+        if !nic.tapped {
+            nic.impair.dropped.clear();
+        }
     }
 }
 
@@ -293,10 +338,9 @@ mod tests {
         taps.add(second).unwrap();
         assert!(taps.hears(1) && !taps.hears(0) && !taps.hears(7));
 
-        let none: &[Note] = &[];
         for nic in 0..2 {
-            taps.record(nic, true, [(&[1u8; 10][..], none)].into_iter());
-            taps.record(nic, false, [(&[2u8; 3][..], none)].into_iter());
+            taps.record(nic, true, [&[1u8; 10][..]].into_iter());
+            taps.record(nic, false, [&[2u8; 3][..]].into_iter());
         }
         taps.settle();
         let sent = (true, 10, vec![1; 8]);
@@ -327,7 +371,7 @@ mod tests {
         chosen.filter = Filter::new(&args.spec(), 2).unwrap();
         taps.add(chosen).unwrap();
         for len in 1..9 {
-            taps.record(1, false, [(&[3u8; 9][..len], &[][..])].into_iter());
+            taps.record(1, false, [&[3u8; 9][..len]].into_iter());
         }
         let counts = taps.remove(TapId(1)).unwrap().counts[1];
         assert_eq!((counts.seen, counts.accepted, counts.lost), (8, 1, 0));
@@ -340,7 +384,7 @@ mod tests {
         let (filler, mut drainer) = stream(1);
         taps.add(tap(1, Store::Stream(filler))).unwrap();
         for _ in 0..10_000 {
-            taps.record(1, true, [(&[5u8; 8][..], &[][..])].into_iter());
+            taps.record(1, true, [&[5u8; 8][..]].into_iter());
             taps.settle();
         }
         let counts = taps.remove(TapId(1)).unwrap().counts[1];

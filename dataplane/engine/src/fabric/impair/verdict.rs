@@ -94,7 +94,7 @@ impl Verdict {
         }
     }
 
-    /// The first rules that hit it, in their order, [`MAX_NOTES`] at most.
+    /// The first rules that hit it, in their order, [`MAX_NOTES`] at most. The last one is the rule that drops it, if one does.
     pub fn notes(&self) -> &[Note] {
         &self.notes[..usize::from(self.note_count)]
     }
@@ -147,6 +147,9 @@ impl Verdict {
         if let Some(free) = self.notes.get_mut(usize::from(self.note_count)) {
             *free = Note { rule, action };
             self.note_count += 1;
+        } else if self.drop {
+            // The one that people ask for.
+            self.notes[MAX_NOTES - 1] = Note { rule, action };
         }
     }
 }

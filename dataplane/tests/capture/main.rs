@@ -1,6 +1,8 @@
 //! `roceline capture` with the distribution's programs: what one NIC sent is what the other received, byte for byte, and
 //! whoever looks on costs the programs nothing.
 
+mod impaired;
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::fs;
@@ -9,7 +11,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use roceline_engine::wire::{Opcode, icrc, parse};
-use support::capture::{Capture, Packet};
+use support::capture::Capture;
 use support::daemon::Daemon;
 use support::pair::{End, Pair};
 use support::process::Process;
@@ -368,71 +370,6 @@ fn the_last_packets_are_kept_until_a_queue_pair_fails() {
         );
         assert!(!newest.outbound && opcode == Opcode::RC_ACK, "{opcode:?}");
     }
-}
-
-#[test]
-fn a_packet_names_the_rules_that_hit_it() {
-    let _alone = alone();
-    let daemon = Daemon::pair();
-    let rule = [
-        "impair", "add", "--nic", "roce0", "--rx", "--class", "ack", "--drop", "--count", "3",
-    ];
-    daemon.roceline("rule", &rule).expect_ok();
-    let file = path(&daemon, "hit.pcapng");
-    let process = start(&daemon, "hit", &["-w", &file]);
-    pingpong(&daemon, &["-g", "0", "-n", "50", "-s", "20000"]);
-    process.signal(libc::SIGINT);
-    process.finish(PATIENCE).expect_ok();
-    let capture = Capture::open(Path::new(&file));
-    let hit: Vec<&Packet> = capture
-        .packets
-        .iter()
-        .filter(|p| !p.comment.is_empty())
-        .collect();
-    assert_eq!(hit.len(), 3);
-    for packet in hit {
-        assert!(
-            packet.comment.starts_with("impaired: rule ") && packet.comment.ends_with(" (drop)")
-        );
-        assert_eq!((packet.nic.as_str(), packet.outbound), ("roce0", false));
-        assert_eq!(parse(&packet.data).unwrap().packet.opcode, Opcode::RC_ACK);
-    }
-    // As it arrived, so also what was dropped then.
-    assert_eq!(capture.of("roce1", true), capture.of("roce0", false));
-}
-
-#[test]
-fn a_packet_that_was_changed_on_its_way_out_says_by_which_rules() {
-    let _alone = alone();
-    let daemon = Daemon::pair();
-    for rule in [
-        "--nic roce0 --tx --class send --skip 4 --count 2 --mark-ce",
-        "--nic roce0 --tx --class send --skip 5 --count 1 --duplicate 1",
-        "--link link0 --from roce0 --class send --skip 5 --count 1 --delay 1ms",
-    ] {
-        let mut add = vec!["impair", "add"];
-        add.extend(rule.split_ascii_whitespace());
-        daemon.roceline("rule", &add).expect_ok();
-    }
-    let file = path(&daemon, "sent.pcapng");
-    let process = start(&daemon, "sent", &["-w", &file]);
-    pingpong(&daemon, &["-g", "0", "-n", "20", "-s", "64"]);
-    process.signal(libc::SIGINT);
-    process.finish(PATIENCE).expect_ok();
-    let capture = Capture::open(Path::new(&file));
-    let mut comments: Vec<(&str, bool, &str)> = capture
-        .packets
-        .iter()
-        .filter(|p| !p.comment.is_empty())
-        .map(|p| (p.nic.as_str(), p.outbound, p.comment.as_str()))
-        .collect();
-    comments.sort_unstable();
-    let marked = "impaired: rule 1 (mark-ce)";
-    let twice = "impaired: rule 1 (mark-ce), rule 2 (duplicate)";
-    let late = "impaired: rule 1 (mark-ce), rule 2 (duplicate), rule 3 (delay)";
-    // The copy goes first, and so is the one that the link delays.
-    let expected = [marked, twice, late].map(|comment| ("roce0", true, comment));
-    assert_eq!(comments, expected);
 }
 
 #[test]
