@@ -135,13 +135,21 @@ fn requests_that_come_again_are_duplicates_and_change_nothing() {
         (&outcome["sent"], &outcome["counters"]["duplicate_request"]),
         (&7.into(), &7.into())
     );
-    let outcome = replay(&daemon, &file, &["--nic", "roce1", "--class", "ack"]);
-    assert_eq!(
-        (&outcome["left_out"], &outcome["sent"]),
-        (&20.into(), &0.into())
-    );
-    let outcome = replay(&daemon, &file, &["--nic", "roce1", "--direction", "sent"]);
-    assert_eq!(outcome["sent"], 0);
+    // Nothing that fits is no success.
+    for (arguments, reason) in [
+        (["--class", "ack"], "20 do not meet the conditions"),
+        (["--direction", "sent"], "--direction any"),
+        (
+            ["--interface", "foo"],
+            "no interface foo, so nothing was replayed: it has roce1",
+        ),
+    ] {
+        let file = file.to_str().expect("UTF-8");
+        let all = [&["replay", "-r", file, "--nic", "roce1"], &arguments[..]].concat();
+        let ended = daemon.roceline("nothing", &all);
+        assert_eq!(ended.status.code(), Some(1), "{}", ended.report());
+        assert!(ended.stderr.contains(reason), "{}", ended.report());
+    }
 
     // A wrong ICRC is not mended.
     let outcome = replay(&daemon, &spoiled(&file), &to_roce1);
@@ -244,6 +252,52 @@ fn all_that_a_rule_held_back_goes_on_when_the_rule_goes() {
 }
 
 #[test]
+fn an_interrupted_replay_says_what_it_did() {
+    use std::os::unix::process::CommandExt;
+    let _alone = alone();
+    let daemon = Daemon::pair();
+    let traffic = Traffic::start(&daemon);
+    let file = capture(
+        &daemon,
+        "slow.pcapng",
+        &["--nic", "roce1", "--rx", "--count", "10"],
+    );
+    drop(traffic);
+    let mut command = std::process::Command::new(support::roceline());
+    command.args([
+        "replay",
+        "--nic",
+        "roce1",
+        "--json",
+        "--speed",
+        "x0.0000001",
+        "-r",
+    ]);
+    command.arg(&file).arg("--socket").arg(daemon.socket());
+    // SAFETY: between fork and exec, and `signal` is one of the functions that may be called there.
+    unsafe {
+        command.pre_exec(|| {
+            // As a shell does with what a script starts in the background.
+            libc::signal(libc::SIGINT, libc::SIG_IGN);
+            Ok(())
+        });
+    }
+    let process = Process::start(daemon.dir(), "slow", &mut command);
+    let received = || {
+        let stat = daemon.json(&["stat"]);
+        stat["devices"][1]["counters"]["port_rcv_packets"].as_u64()
+    };
+    let before = received();
+    wait_for("first packet", PATIENCE, || received() > before);
+    process.signal(libc::SIGINT);
+    let ended = process.finish(PATIENCE).expect_ok();
+    let outcome: Value = serde_json::from_str(&ended.stdout).expect("JSON");
+    assert_eq!(outcome["interrupted"], true);
+    let sent = outcome["sent"].as_u64().expect("a number");
+    assert!((1..10).contains(&sent), "{outcome}");
+}
+
+#[test]
 fn what_cannot_be_replayed_is_told() {
     let _alone = alone();
     let daemon = Daemon::pair();
@@ -253,6 +307,8 @@ fn what_cannot_be_replayed_is_told() {
     drop(traffic);
     let (file, cut) = (file.to_str().expect("UTF-8"), cut.to_str().expect("UTF-8"));
     let config = daemon.dir().join("config.toml");
+    let empty = daemon.dir().join("empty.pcapng");
+    File::create(&empty).expect("the directory is ours");
     for (arguments, reason) in [
         (&["-r", file][..], "name one of roce0, roce1 with --nic"),
         (&["-r", file, "--nic", "mlx5_0"], "there is no NIC mlx5_0"),
@@ -260,6 +316,10 @@ fn what_cannot_be_replayed_is_told() {
         (
             &["-r", config.to_str().expect("UTF-8"), "--nic", "roce0"],
             "neither pcap nor pcapng",
+        ),
+        (
+            &["-r", empty.to_str().expect("UTF-8"), "--nic", "roce0"],
+            "the file is empty",
         ),
         (&["-r", "/no/such/file", "--nic", "roce0"], "No such file"),
         (

@@ -73,6 +73,9 @@ pub struct Status {
     pub failed: Option<FailedQp>,
 }
 
+/// [`FailedQp::cause`] where no completion tells more.
+pub const EVENT: &str = "asynchronous event of the QP";
+
 /// A QP that failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedQp {

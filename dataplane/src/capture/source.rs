@@ -11,6 +11,8 @@ use pcap_file::pcapng::blocks::interface_description::{
 use pcap_file::pcapng::{Block, PcapNgReader};
 use pcap_file::{DataLink, PcapError};
 
+use super::pcapng::DROPPED;
+
 /// First bytes of a pcapng file, in either byte order.
 const PCAPNG: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 /// Unit of times where an interface does not say: 10^-6 s.
@@ -20,6 +22,8 @@ const MICROSECONDS: u8 = 6;
 #[allow(missing_docs)]
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
+    #[error("the file is empty")]
+    Empty,
     #[error("no capture: it is neither pcap nor pcapng ({0})")]
     Format(PcapError),
     #[error("packet {number}: {error}: the file is damaged there, or was cut off")]
@@ -45,6 +49,8 @@ pub struct Frame {
     pub interface: Option<String>,
     /// Whether it was sent (or else received), if the file says so.
     pub outbound: Option<bool>,
+    /// Whether it was sent, and an impairment rule dropped it: it never was on the wire.
+    pub dropped: bool,
     /// From its Ethernet header on.
     pub data: Vec<u8>,
 }
@@ -68,6 +74,9 @@ impl<R: Read> Source<R> {
     /// When it is no capture of Ethernet packets.
     pub fn new(file: R) -> Result<Source<R>, SourceError> {
         let mut file = BufReader::new(file);
+        if file.fill_buf()?.is_empty() {
+            return Err(SourceError::Empty);
+        }
         let reader = if file.fill_buf()?.starts_with(&PCAPNG) {
             Reader::PcapNg(PcapNgReader::new(file).map_err(SourceError::Format)?)
         } else {
@@ -114,6 +123,7 @@ impl<R: Read> Source<R> {
                     time: packet.timestamp,
                     interface: None,
                     outbound: None,
+                    dropped: false,
                     data: packet.data.into_owned(),
                 };
                 (frame, packet.orig_len)
@@ -147,7 +157,7 @@ fn next_of<R: Read>(
             number,
             error: error.to_string(),
         })?;
-        let (id, units, outbound, data, len) = match block {
+        let (id, units, outbound, dropped, data, len) = match block {
             Block::EnhancedPacket(packet) => {
                 let outbound = packet.options.iter().find_map(|option| match option {
                     // draft-ietf-opsawg-pcapng, section 4.3.1: bits 0 and 1.
@@ -158,6 +168,10 @@ fn next_of<R: Read>(
                     },
                     _ => None,
                 });
+                let dropped = packet.options.iter().any(|option| match option {
+                    EnhancedPacketOption::Comment(comment) => comment.starts_with(DROPPED),
+                    _ => false,
+                });
                 // The crate takes the units of the interface for nanoseconds.
                 let units = Some(packet.timestamp.as_nanos() as u64);
                 let id = packet.interface_id as usize;
@@ -165,6 +179,8 @@ fn next_of<R: Read>(
                     id,
                     units,
                     outbound,
+                    // What a receiver's rules dropped had come over the wire.
+                    dropped && outbound == Some(true),
                     packet.data.into_owned(),
                     packet.original_len,
                 )
@@ -173,7 +189,7 @@ fn next_of<R: Read>(
             Block::SimplePacket(packet) => {
                 let mut data = packet.data.into_owned();
                 data.truncate(packet.original_len as usize);
-                (0, None, None, data, packet.original_len)
+                (0, None, None, false, data, packet.original_len)
             }
             _ => continue,
         };
@@ -191,6 +207,7 @@ fn next_of<R: Read>(
             time: units.map_or(last_time, |units| time(units, interface)),
             interface: name(interface),
             outbound,
+            dropped,
             data,
         };
         return Ok(Some((frame, len)));
@@ -291,7 +308,7 @@ mod tests {
         let link = read(&pcapng(None, DataLink::RAW, 0, 60)).unwrap_err();
         assert!(link.contains("only Ethernet"), "{link}");
         assert!(read(b"no capture at all, but long enough").is_err());
-        assert!(read(b"").is_err());
+        assert_eq!(read(b"").unwrap_err(), "the file is empty");
         let whole = pcapng(None, DataLink::ETHERNET, 0, 60);
         for end in 0..whole.len() {
             // Cut off anywhere: an error, or the end where a block ends. Never a packet.
@@ -319,6 +336,7 @@ mod tests {
                 time,
                 interface: None,
                 outbound: None,
+                dropped: false,
                 data: vec![1, 2, 3, 4],
             })
         );

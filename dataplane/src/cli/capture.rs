@@ -3,9 +3,9 @@
 //! In flow records from the daemon, asked for batch by batch; out flows the file, which this process opens and writes
 //! as its own user. However slow the file (or the pipe) is, the daemon only counts what it could not keep.
 
-use std::fs::OpenOptions;
-use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,9 +21,11 @@ use crate::capture::filter::Filter;
 use crate::capture::pcapng::Writer;
 use crate::capture::record::decode;
 use crate::capture::request::{
-    Capture, Counts, FailedQp, RuleNames, Start, Started, Status, Stopped,
+    Capture, Counts, EVENT, FailedQp, RuleNames, Start, Started, Status, Stopped,
 };
 use crate::control::client::{Client, ClientError};
+use crate::control::post_mortem::PostMortemsReply;
+use crate::control::query::Query;
 use crate::daemon::DaemonError;
 use crate::impair::MatchArgs;
 
@@ -91,7 +93,31 @@ pub(super) struct Args {
     matching: MatchArgs,
 }
 
+/// Why there is no capture, or not all of it.
+#[allow(missing_docs)]
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CaptureError {
+    #[error(
+        "stdout is a terminal, and a capture is no text: give a file with -w, or a reader, as in `roceline capture -w - | \
+         tshark -r -`"
+    )]
+    Terminal,
+    #[error(
+        "the daemon ended before it could hand over the packets that --last kept: they are lost, and {0} has none; see its \
+         log"
+    )]
+    LastLost(String),
+    #[error(
+        "the daemon ended without notice: {place} is whole and has the {written} packets that had come; those that were \
+         still in the daemon's buffer are lost, and the totals are not known; see its log"
+    )]
+    Cut { place: String, written: u64 },
+}
+
 pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
+    if is_stdout(&args.write) && io::stdout().is_terminal() {
+        return Err(CaptureError::Terminal.into());
+    }
     let interrupted = interruption().map_err(|source| DaemonError::System {
         what: "signal handlers",
         source,
@@ -108,8 +134,6 @@ pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
         last: args.last,
         filter: args.matching.spec(),
     }))?;
-    let names: Vec<&str> = started.interfaces.iter().map(|i| i.name.as_str()).collect();
-    eprintln!("capturing {}; interrupt to end", names.join(", "));
     let mut session = Session {
         client,
         started,
@@ -122,6 +146,9 @@ pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
     // The file comes after the start: what is refused leaves none behind. And before the wait for a failure, which may
     // take days: that there can be no file is said now.
     let out = open(&args.write)?;
+    let interfaces = session.started.interfaces.iter();
+    let names: Vec<&str> = interfaces.map(|i| i.name.as_str()).collect();
+    eprintln!("capturing {}; interrupt to end", names.join(", "));
     let waited = match args.last {
         Some(_) => session.wait_for_failure(),
         None => Ok(None),
@@ -143,13 +170,13 @@ pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
     // A daemon that ends the connection ends the capture; what came before is in the file, and the file is whole.
     if let Err(error) = waited {
         file.finish(&[]).map_err(failed)?;
-        return Err(error);
+        return Err(session.cut(error, &args));
     }
     let stopped = match session.record(&mut file, args.last.is_some()) {
         Err(RecordError::File(source)) => return Err(failed(source)),
         Err(RecordError::Daemon(error)) => {
             file.finish(&[]).map_err(failed)?;
-            return Err(error.into());
+            return Err(session.cut(error, &args));
         }
         Ok(stopped) => stopped,
     };
@@ -183,15 +210,48 @@ impl Session {
     fn is_over(&self) -> bool {
         self.left == 0
             || self.interrupted.load(Ordering::Relaxed)
+            || self.client.is_ending()
             || self.end.is_some_and(|end| Instant::now() >= end)
     }
 
-    fn wait_for_failure(&self) -> Result<Option<FailedQp>, CliError> {
+    fn wait_for_failure(&self) -> Result<Option<FailedQp>, ClientError> {
         loop {
             let status: Status = self.client.capture(&Capture::Status)?;
-            if status.failed.is_some() || self.is_over() {
-                return Ok(status.failed);
+            if let Some(mut failed) = status.failed {
+                self.explain(&mut failed);
+                return Ok(Some(failed));
             }
+            if self.is_over() {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Adds what the post-mortem of the QP knows, if there is one.
+    fn explain(&self, failed: &mut FailedQp) {
+        let asked = self.client.ask::<PostMortemsReply>(&Query::PostMortems);
+        let records = asked.map_or_else(|_| Vec::new(), |reply| reply.post_mortems);
+        let own = records
+            .iter()
+            .rfind(|r| r.device == failed.nic && r.qpn == failed.qpn);
+        let Some(record) = own else { return };
+        let sentence = record.cause.sentence.trim_end_matches('.');
+        failed.cause = match failed.cause.as_str() {
+            EVENT => sentence.into(),
+            status => format!("{status}: {sentence}"),
+        };
+    }
+
+    /// What is lost by an end of the daemon that it had no time to tell of.
+    fn cut(&self, error: ClientError, args: &Args) -> CliError {
+        match (error, args.last) {
+            (ClientError::Ended, Some(_)) => CaptureError::LastLost(place(&args.write)).into(),
+            (ClientError::Ended, None) => CaptureError::Cut {
+                place: place(&args.write),
+                written: self.written,
+            }
+            .into(),
+            (other, _) => other.into(),
         }
     }
 
@@ -250,11 +310,11 @@ impl Session {
         for comment in comments {
             eprintln!("{comment}");
         }
+        if self.client.is_ending() {
+            eprintln!("the daemon stops, and the capture with it");
+        }
         let lost: u64 = counts.iter().map(|counts| counts.lost).sum();
-        let place = match path.to_str() {
-            Some("-") => "stdout".into(),
-            _ => path.display().to_string(),
-        };
+        let place = place(path);
         eprintln!("{} packets written to {place}, {lost} lost", self.written);
         for (interface, counts) in self.started.interfaces.iter().zip(counts) {
             eprintln!(
@@ -271,7 +331,7 @@ impl Session {
 }
 
 /// Set by the first SIGINT or SIGTERM. The second one ends the process, for when the file blocks.
-fn interruption() -> io::Result<Arc<AtomicBool>> {
+pub(super) fn interruption() -> io::Result<Arc<AtomicBool>> {
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         flag::register_conditional_shutdown(signal, 1, Arc::clone(&interrupted))?;
@@ -280,22 +340,43 @@ fn interruption() -> io::Result<Arc<AtomicBool>> {
     Ok(interrupted)
 }
 
+fn is_stdout(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+fn place(path: &Path) -> String {
+    if is_stdout(path) {
+        "stdout".into()
+    } else {
+        path.display().to_string()
+    }
+}
+
 fn open(path: &Path) -> Result<Box<dyn Write>, CliError> {
-    if path.as_os_str() == "-" {
+    if is_stdout(path) {
         return Ok(Box::new(BufWriter::with_capacity(1 << 18, io::stdout())));
     }
-    let file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        // Payload of programs is in it.
-        .mode(0o600)
-        .open(path)
-        .map_err(|source| CliError::File {
-            path: path.to_path_buf(),
-            source,
-        })?;
+    let file = open_private(path).map_err(|source| CliError::File {
+        path: path.to_path_buf(),
+        source,
+    })?;
     Ok(Box::new(BufWriter::with_capacity(1 << 18, file)))
+}
+
+/// Opens a file for writing that only its owner can read: payload of programs is in it. Pipes and devices keep their modes.
+fn open_private(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    // Emptied below: not before it is certain that nobody else can read it.
+    options.write(true).create(true).truncate(false).mode(0o600);
+    let file = options.open(path)?;
+    let found = file.metadata()?;
+    if found.is_file() {
+        if found.permissions().mode() & 0o077 != 0 {
+            file.set_permissions(Permissions::from_mode(0o600))?;
+        }
+        file.set_len(0)?;
+    }
+    Ok(file)
 }
 
 fn sentence(failed: &FailedQp) -> String {
@@ -328,6 +409,24 @@ mod tests {
             "0.5",
         ]);
         assert_eq!(args.unwrap().nic, ["roce0", "roce1"]);
+    }
+
+    #[test]
+    fn a_file_that_is_there_becomes_private_and_empty() {
+        let name = format!("roceline-capture-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, "old").unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        let opened = open_private(&path);
+        let found = std::fs::metadata(&path);
+        std::fs::remove_file(&path).unwrap();
+        assert!(opened.is_ok());
+        let found = found.unwrap();
+        assert_eq!(
+            (found.permissions().mode() & 0o777, found.len()),
+            (0o600, 0)
+        );
+        assert!(open_private(Path::new("/dev/null")).is_ok());
     }
 
     #[test]

@@ -119,6 +119,8 @@ enum CliError {
     Replay(#[from] replay::ReplayError),
     #[error("{path}: {source}", path = path.display())]
     File { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Capture(#[from] capture::CaptureError),
     #[error("{0} of the checks failed; each says how to mend it")]
     Unhealthy(usize),
 }

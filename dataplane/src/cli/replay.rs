@@ -8,12 +8,15 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
 use serde::Serialize;
 
+use super::capture::interruption;
 use super::table::Table;
 use super::{CliError, number_in};
 use crate::capture::filter::Filter;
@@ -22,6 +25,7 @@ use crate::capture::rewrite::{Map, Rewrite};
 use crate::capture::source::{Frame, Source, SourceError};
 use crate::control::client::{Client, ClientError};
 use crate::control::query::{Device, DeviceStat, DevicesReply, Query, StatReply};
+use crate::daemon::DaemonError;
 use crate::impair::MatchArgs;
 
 const EXAMPLES: &str = "\
@@ -34,7 +38,7 @@ By default the packets are those that the file says were received, by the interf
 one; packets without a direction count as received. With --map-qpn and --map-ip the packets are changed to fit the
 NIC and the queue pairs of now, and their ICRC is computed anew if it was right.
 
-At the end it prints how the counters of the NIC grew meanwhile; other traffic counts as well.";
+At the end, or when it is interrupted (ctrl-C), it prints how the counters of the NIC grew meanwhile; other traffic counts as well.";
 
 /// Feed the packets of a capture to a NIC
 #[derive(Debug, Parser)]
@@ -131,6 +135,26 @@ pub(super) enum ReplayError {
         nic: String,
         longest: usize,
     },
+    #[error("{path} has no packets", path = path.display())]
+    NoPackets { path: PathBuf },
+    #[error(
+        "{path} has no interface {name}, so nothing was replayed: it has {all}",
+        path = path.display()
+    )]
+    NoInterface {
+        path: PathBuf,
+        name: String,
+        all: String,
+    },
+    #[error(
+        "none of the {read} packets of {path} was replayed: {why}",
+        path = path.display()
+    )]
+    NoneChosen {
+        path: PathBuf,
+        read: u64,
+        why: String,
+    },
     #[error("{0} took no packet for 10 s: its lcore stands still, or its program's memory does")]
     Stuck(String),
 }
@@ -143,6 +167,8 @@ const BATCH_BYTES: usize = 48 << 10;
 const BATCH: usize = 32;
 /// Pause while the NIC has no room.
 const PAUSE: Duration = Duration::from_micros(200);
+/// Longest sleep between two looks for an interruption.
+const LOOK: Duration = Duration::from_millis(50);
 /// A NIC that takes nothing for so long is stuck.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -158,11 +184,17 @@ struct Outcome {
     sent: u64,
     /// Of those, the ones changed by --map-qpn or --map-ip.
     changed: u64,
+    /// Whether it was interrupted before the end of the file.
+    interrupted: bool,
     /// What the NIC's counters grew by.
     counters: BTreeMap<String, u64>,
 }
 
 pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
+    let interrupted = interruption().map_err(|source| DaemonError::System {
+        what: "signal handlers",
+        source,
+    })?;
     let filter = Filter::new(&args.matching.spec(), 1)?;
     let in_file = |source| ReplayError::Source {
         path: args.read.clone(),
@@ -189,6 +221,8 @@ pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
         },
         pace: Pace::new(args.speed),
         batch: Batch::default(),
+        left_out: [0; 4],
+        interrupted,
         client,
         args: &args,
         nic,
@@ -236,7 +270,7 @@ impl Choice {
         }
     }
 
-    fn takes(&mut self, frame: &Frame, interfaces: &[String]) -> bool {
+    fn takes(&mut self, frame: &Frame, interfaces: &[String]) -> Result<(), LeftOut> {
         if self.interface.is_none() && interfaces.contains(&self.own) {
             self.interface = Some(self.own.clone());
         }
@@ -246,8 +280,26 @@ impl Choice {
             Direction::Sent => frame.outbound == Some(true),
         };
         let interface = self.interface.as_ref();
-        direction && interface.is_none_or(|name| frame.interface.as_ref() == Some(name))
+        if interface.is_some_and(|name| frame.interface.as_ref() != Some(name)) {
+            Err(LeftOut::Interface)
+        } else if !direction {
+            Err(LeftOut::Direction)
+        } else if frame.dropped {
+            Err(LeftOut::Dropped)
+        } else {
+            Ok(())
+        }
     }
+}
+
+/// Why a packet is left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LeftOut {
+    Interface,
+    Direction,
+    /// It never was on the wire.
+    Dropped,
+    Condition,
 }
 
 /// When the packets are due.
@@ -291,25 +343,27 @@ struct Replay<'a> {
     pace: Pace,
     batch: Batch,
     outcome: Outcome,
+    /// Packets by [`LeftOut`].
+    left_out: [u64; 4],
+    interrupted: Arc<AtomicBool>,
 }
 
 impl Replay<'_> {
     fn feed(&mut self, mut source: Source<impl Read>) -> Result<(), CliError> {
         let longest = (self.nic.mtu + LINK_HEADERS) as usize;
         while self.args.count != Some(self.outcome.sent + self.batch.frames.len() as u64) {
+            if self.is_interrupted() {
+                break;
+            }
             let next = source.next_frame().map_err(|source| ReplayError::Source {
                 path: self.args.read.clone(),
                 source,
             })?;
             let Some(mut frame) = next else { break };
             self.outcome.read += 1;
-            let chosen = self.choice.takes(&frame, &source.interfaces())
-                && self
-                    .filter
-                    .as_mut()
-                    .is_none_or(|filter| filter.accepts(0, false, &frame.data));
-            if !chosen {
+            if let Err(reason) = self.chosen(&frame, &source.interfaces()) {
                 self.outcome.left_out += 1;
+                self.left_out[reason as usize] += 1;
                 continue;
             }
             if frame.data.len() > longest {
@@ -323,12 +377,15 @@ impl Replay<'_> {
                 }
                 .into());
             }
-            self.outcome.changed += u64::from(self.rewrite.apply(&mut frame.data));
             let wait = self.pace.wait(frame.time);
             if wait > Duration::ZERO {
                 self.flush()?;
-                thread::sleep(wait);
+                self.sleep(wait);
             }
+            if self.is_interrupted() {
+                break;
+            }
+            self.outcome.changed += u64::from(self.rewrite.apply(&mut frame.data));
             if self.batch.frames.len() >= BATCH || self.batch.bytes + frame.data.len() > BATCH_BYTES
             {
                 self.flush()?;
@@ -337,7 +394,85 @@ impl Replay<'_> {
             self.batch.frames.push(frame.data);
         }
         self.flush()?;
+        self.outcome.interrupted = self.is_interrupted();
+        if self.outcome.sent == 0 && !self.outcome.interrupted {
+            return Err(self.nothing(&source.interfaces()).into());
+        }
         self.settle()
+    }
+
+    fn chosen(&mut self, frame: &Frame, interfaces: &[String]) -> Result<(), LeftOut> {
+        self.choice.takes(frame, interfaces)?;
+        let filter = self.filter.as_mut();
+        if filter.is_none_or(|filter| filter.accepts(0, false, &frame.data)) {
+            Ok(())
+        } else {
+            Err(LeftOut::Condition)
+        }
+    }
+
+    /// Why no packet was replayed, of a file with these interfaces.
+    fn nothing(&self, interfaces: &[String]) -> ReplayError {
+        let path = self.args.read.clone();
+        let read = self.outcome.read;
+        if read == 0 {
+            return ReplayError::NoPackets { path };
+        }
+        let all = match interfaces {
+            [] => "none with a name".to_owned(),
+            names => names.join(", "),
+        };
+        match &self.args.interface {
+            Some(name) if !interfaces.contains(name) => ReplayError::NoInterface {
+                path,
+                name: name.clone(),
+                all,
+            },
+            _ => ReplayError::NoneChosen {
+                path,
+                read,
+                why: self.why(&all),
+            },
+        }
+    }
+
+    fn why(&self, interfaces: &str) -> String {
+        let [interface, direction, dropped, condition] = self.left_out;
+        let wanted = self.choice.interface.as_deref().unwrap_or_default();
+        let reasons = [
+            (
+                interface,
+                format!(
+                    "are not of the interface {wanted} (--interface; the file has {interfaces})"
+                ),
+            ),
+            (
+                direction,
+                "have another direction than asked for (--direction any takes all)".into(),
+            ),
+            (dropped, "were dropped before they were on the wire".into()),
+            (condition, "do not meet the conditions given".into()),
+        ];
+        let there = reasons.iter().filter(|(count, _)| *count > 0);
+        let texts: Vec<String> = there
+            .map(|(count, reason)| format!("{count} {reason}"))
+            .collect();
+        texts.join(", ")
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.interrupted.load(Ordering::Relaxed)
+    }
+
+    /// Sleeps until the time has passed, or until it is interrupted.
+    fn sleep(&self, wait: Duration) {
+        let begin = Instant::now();
+        while !self.is_interrupted() {
+            let Some(left) = wait.checked_sub(begin.elapsed()) else {
+                return;
+            };
+            thread::sleep(left.min(LOOK));
+        }
     }
 
     /// Sends the batch.
@@ -349,6 +484,8 @@ impl Replay<'_> {
             self.outcome.sent += u64::from(taken);
             if taken > 0 {
                 begin = Instant::now();
+            } else if self.is_interrupted() {
+                break;
             } else {
                 self.rest(begin)?;
             }
@@ -361,6 +498,9 @@ impl Replay<'_> {
     fn settle(&self) -> Result<(), CliError> {
         let begin = Instant::now();
         while self.client.inject(self.index(), &[])?.waiting > 0 {
+            if self.is_interrupted() && begin.elapsed() > LOOK {
+                break;
+            }
             self.rest(begin)?;
         }
         Ok(())
@@ -404,6 +544,9 @@ fn growth(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>) -> BTre
 fn report(out: &mut impl Write, outcome: &Outcome, json: bool) -> io::Result<()> {
     if json {
         return writeln!(out, "{:#}", serde_json::json!(outcome));
+    }
+    if outcome.interrupted {
+        writeln!(out, "interrupted before the end of the file")?;
     }
     writeln!(
         out,
@@ -454,23 +597,41 @@ mod tests {
             time: Duration::ZERO,
             interface: interface.map(String::from),
             outbound,
+            dropped: false,
             data: vec![],
         };
         let both = ["roce0".to_string(), "roce1".into()];
         let mut own = Choice::new(&args(&[]), "roce1");
-        assert!(own.takes(&frame(Some("roce1"), Some(false)), &both));
-        assert!(own.takes(&frame(Some("roce1"), None), &both));
-        assert!(!own.takes(&frame(Some("roce1"), Some(true)), &both));
-        assert!(!own.takes(&frame(Some("roce0"), Some(false)), &both));
+        assert_eq!(own.takes(&frame(Some("roce1"), Some(false)), &both), Ok(()));
+        assert_eq!(own.takes(&frame(Some("roce1"), None), &both), Ok(()));
+        assert_eq!(
+            own.takes(&frame(Some("roce1"), Some(true)), &both),
+            Err(LeftOut::Direction)
+        );
+        assert_eq!(
+            own.takes(&frame(Some("roce0"), Some(false)), &both),
+            Err(LeftOut::Interface)
+        );
         let mut foreign = Choice::new(&args(&[]), "roce1");
-        assert!(foreign.takes(&frame(Some("eth0"), None), &["eth0".into()]));
-        assert!(foreign.takes(&frame(None, None), &[]));
+        assert_eq!(
+            foreign.takes(&frame(Some("eth0"), None), &["eth0".into()]),
+            Ok(())
+        );
+        assert_eq!(foreign.takes(&frame(None, None), &[]), Ok(()));
         let mut sent = Choice::new(
             &args(&["--direction", "sent", "--interface", "roce0"]),
             "roce1",
         );
-        assert!(sent.takes(&frame(Some("roce0"), Some(true)), &both));
-        assert!(!sent.takes(&frame(Some("roce0"), None), &both));
+        assert_eq!(sent.takes(&frame(Some("roce0"), Some(true)), &both), Ok(()));
+        assert_eq!(
+            sent.takes(&frame(Some("roce0"), None), &both),
+            Err(LeftOut::Direction)
+        );
+        let dropped = Frame {
+            dropped: true,
+            ..frame(Some("roce0"), Some(true))
+        };
+        assert_eq!(sent.takes(&dropped, &both), Err(LeftOut::Dropped));
     }
 
     #[test]
@@ -482,6 +643,7 @@ mod tests {
             left_out: 2,
             sent: 3,
             changed: 1,
+            interrupted: false,
             counters: growth(&count(1), &count(4)),
         };
         let mut out = Vec::new();

@@ -17,7 +17,7 @@ use crate::capture::chunks::{self, Drainer};
 use crate::capture::filter::Filter;
 use crate::capture::last::LastPackets;
 use crate::capture::request::{
-    Capture, Counts, FailedQp, Interface, RuleNames, Start, Started, Status, Stopped,
+    Capture, Counts, EVENT, FailedQp, Interface, RuleNames, Start, Started, Status, Stopped,
 };
 use crate::lcore::message::{Command, ContextId, Reply};
 use crate::lcore::tap::{Clock, Store, Tap, TapId, TapState};
@@ -294,7 +294,7 @@ fn by_owner(shared: &Shared, interfaces: &[Interface]) -> Vec<(u32, Box<[bool]>)
 /// Why a QP failed, by the status of its first completion in error.
 fn cause(status: u8) -> &'static str {
     const NAMES: [(WcStatus, &str); 12] = [
-        (WcStatus::Success, "asynchronous event of the QP"),
+        (WcStatus::Success, EVENT),
         (WcStatus::LocLenErr, "local length error"),
         (WcStatus::LocQpOpErr, "local QP operation error"),
         (WcStatus::LocProtErr, "local protection error"),

@@ -3,10 +3,13 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use roceline_abi::PROTOCOL_VERSION;
-use roceline_abi::control::{Kind, MAGIC, MAX_PAYLOAD, MORE, Plain, ReplyHeader, RequestHeader};
+use roceline_abi::control::{
+    ENDING, Kind, MAGIC, MAX_PAYLOAD, MORE, Plain, ReplyHeader, RequestHeader,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -43,6 +46,10 @@ pub enum ClientError {
     Refused { errno: i32, text: String },
     #[error("the daemon ended the connection: it stopped, or see its log")]
     Ended,
+    #[error(
+        "what is asked takes {len} bytes, and the daemon reads {MAX_PAYLOAD} at a time: use shorter arguments"
+    )]
+    TooLong { len: usize },
     #[error("the daemon's answer is not understood: {0}")]
     Answer(String),
     #[error("the daemon did not answer in time: it is starting, stopping or stuck; see its log")]
@@ -55,6 +62,7 @@ pub enum ClientError {
 #[derive(Debug)]
 pub struct Client {
     socket: OwnedFd,
+    ending: AtomicBool,
 }
 
 /// What a daemon has: devices, and lcores that serve them.
@@ -74,7 +82,7 @@ impl Client {
         let socket = seqpacket::socket()?;
         match seqpacket::connect(socket.as_fd(), &address) {
             Ok(()) => {
-                let client = Client { socket };
+                let client = Client::of(socket);
                 client.set_timeout(TIMEOUT)?;
                 Ok(client)
             }
@@ -90,6 +98,18 @@ impl Client {
                 })
             }
         }
+    }
+
+    fn of(socket: OwnedFd) -> Client {
+        Client {
+            socket,
+            ending: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether the daemon said that it ends; it does so only to those that capture.
+    pub fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Relaxed)
     }
 
     /// Waits at most this long for a packet of an answer (35 s unless set).
@@ -137,6 +157,10 @@ impl Client {
     }
 
     fn exchange(&self, kind: Kind, question: &[u8]) -> Result<Vec<u8>, ClientError> {
+        if question.len() > MAX_PAYLOAD {
+            let len = question.len();
+            return Err(ClientError::TooLong { len });
+        }
         let header = RequestHeader {
             magic: MAGIC,
             version: PROTOCOL_VERSION.into(),
@@ -165,6 +189,9 @@ impl Client {
                     theirs: header.version,
                     ours,
                 });
+            }
+            if header.flags & ENDING != 0 {
+                self.ending.store(true, Ordering::Relaxed);
             }
             let payload = &bytes[HEADER..];
             if header.error != 0 {
@@ -215,5 +242,15 @@ mod tests {
             Client::connect(Path::new(&long)).unwrap_err(),
             ClientError::PathTooLong(_)
         ));
+    }
+
+    #[test]
+    fn what_is_too_long_for_the_socket_is_said_with_the_limit() {
+        let (socket, _other) = seqpacket::both_ends();
+        let client = Client::of(socket);
+        let frames = [vec![0; MAX_PAYLOAD]];
+        let error = client.inject(0, &frames).unwrap_err();
+        assert!(matches!(error, ClientError::TooLong { .. }), "{error}");
+        assert!(error.to_string().contains(&MAX_PAYLOAD.to_string()));
     }
 }

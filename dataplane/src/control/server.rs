@@ -23,6 +23,8 @@ use crate::lcore::message::{Command, ContextId, Reply, Request};
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a shutdown waits for sessions to close their contexts.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+/// How much of that captures have to fetch what was recorded.
+const CAPTURE_GRACE: Duration = Duration::from_secs(3);
 /// Refusals of one process that the log tells of.
 const MAX_REFUSALS: usize = 64;
 /// Pause when no connection can be accepted for want of descriptors or memory.
@@ -63,6 +65,8 @@ struct Process {
 struct Live {
     socket: Arc<OwnedFd>,
     pid: i32,
+    /// It captures: at the end of the daemon it gets time to fetch what was recorded.
+    spared: bool,
 }
 
 impl Shared {
@@ -181,9 +185,17 @@ impl Shared {
             Live {
                 socket: socket.clone(),
                 pid,
+                spared: false,
             },
         );
         Ok(id)
+    }
+
+    /// Notes that a session captures.
+    pub fn spare(&self, id: u64) {
+        if let Some(live) = self.sessions().live.get_mut(&id) {
+            live.spared = true;
+        }
     }
 
     /// Whether the daemon is ending, and not only a connection.
@@ -204,17 +216,26 @@ impl Shared {
         self.ended.notify_all();
     }
 
-    /// Ends all connections and waits until their contexts are closed. False if some were not in time.
+    /// Ends all connections and waits until their contexts are closed. False if some were not in time. Those that capture
+    /// are told that they should come to an end, and have [`CAPTURE_GRACE`] for it.
     fn close_all(&self, timeout: Duration) -> bool {
         let mut sessions = self.sessions();
         sessions.closing = true;
-        for live in sessions.live.values() {
+        for live in sessions.live.values().filter(|live| !live.spared) {
             seqpacket::shutdown(live.socket.as_fd());
         }
         let end = Instant::now() + timeout;
+        let mut grace = Some(Instant::now() + CAPTURE_GRACE.min(timeout));
         while !sessions.live.is_empty() {
-            let Some(left) = end.checked_duration_since(Instant::now()) else {
-                return false;
+            let until = grace.unwrap_or(end);
+            let Some(left) = until.checked_duration_since(Instant::now()) else {
+                if grace.take().is_none() {
+                    return false;
+                }
+                for live in sessions.live.values() {
+                    seqpacket::shutdown(live.socket.as_fd());
+                }
+                continue;
             };
             sessions = self
                 .ended
@@ -569,13 +590,14 @@ pub fn start_session(
     peer: Peer,
 ) -> Result<(), &'static str> {
     let socket = Arc::new(socket);
-    let leave = Leave(shared.clone(), shared.enter(&socket, peer.pid)?);
+    let id = shared.enter(&socket, peer.pid)?;
+    let leave = Leave(shared.clone(), id);
     let shared = shared.clone();
     let started = thread::Builder::new()
         .name(format!("ctl-{}", peer.pid))
         .spawn(move || {
             let _leave = leave;
-            session::serve(&shared, socket.as_fd(), peer);
+            session::serve(&shared, socket.as_fd(), peer, id);
             // Before `_leave` says that the session is over.
             drop(socket);
         });

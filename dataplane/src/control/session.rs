@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use roceline_abi::PROTOCOL_VERSION;
 use roceline_abi::control::{
-    Kind, MAGIC, MAX_PAYLOAD, MORE, MemoryPolicy, NO_FD, OpenDevice, Plain, ReplyHeader,
+    ENDING, Kind, MAGIC, MAX_PAYLOAD, MORE, MemoryPolicy, NO_FD, OpenDevice, Plain, ReplyHeader,
     RequestHeader,
 };
 
@@ -20,10 +20,11 @@ use super::{capture, inject, query, uverbs};
 const HEADER: usize = size_of::<RequestHeader>();
 
 /// Serves a connection until it ends. Never panics: a bug in a handler costs its program the context, and
-/// nobody else anything.
-pub fn serve(shared: &Arc<Shared>, socket: BorrowedFd<'_>, peer: Peer) {
+/// nobody else anything. `id` is what [`Shared`] knows the session by.
+pub fn serve(shared: &Arc<Shared>, socket: BorrowedFd<'_>, peer: Peer, id: u64) {
     let mut session = Session {
         shared,
+        id,
         socket,
         peer,
         context: None,
@@ -56,6 +57,7 @@ struct Response {
 
 struct Session<'a> {
     shared: &'a Arc<Shared>,
+    id: u64,
     socket: BorrowedFd<'a>,
     peer: Peer,
     context: Option<Context>,
@@ -145,6 +147,7 @@ impl Session<'_> {
                 let request = serde_json::from_slice(payload)
                     .map_err(|e| CommandError::Query(e.to_string()))?;
                 let payload = capture::answer(self.shared, &mut self.capture, request)?;
+                self.shared.spare(self.id);
                 Ok(Response {
                     payload,
                     ..Default::default()
@@ -237,11 +240,15 @@ impl Session<'_> {
     /// Sends a response, in several packets if need be. False if the connection is gone.
     fn reply(&self, response: Response) -> bool {
         let fds: Vec<BorrowedFd<'_>> = response.fds.iter().map(|fd| fd.as_fd()).collect();
+        let ending = match self.capture.is_some() && self.shared.is_closing() {
+            true => ENDING,
+            false => 0,
+        };
         let mut rest = response.payload.as_slice();
         loop {
             let (part, later) = rest.split_at(rest.len().min(MAX_PAYLOAD));
             let header = ReplyHeader {
-                flags: if later.is_empty() { 0 } else { MORE },
+                flags: ending | if later.is_empty() { 0 } else { MORE },
                 fd_at: response.fd_at.unwrap_or(NO_FD),
                 len: part.len() as u32,
                 ..header(0)

@@ -228,6 +228,7 @@ fn what_is_refused_says_why_and_leaves_no_file() {
     drop(taps);
     wait_for("free place", PATIENCE, || {
         let ended = daemon.roceline("missing", &arguments);
+        assert!(!ended.stderr.contains("capturing"), "{}", ended.report());
         ended.stderr.contains("No such file or directory")
     });
     // Not when the queue pair that is waited for has failed, and its packets are lost.
@@ -353,6 +354,14 @@ fn the_last_packets_are_kept_until_a_queue_pair_fails() {
     assert_eq!(capture.packets.len(), 40);
     assert!(capture.packets.iter().all(|packet| packet.nic == "roce1"));
     let comment = &capture.comments[0];
+    // It says what the post-mortem says.
+    let known = daemon.json(&["show", "qp", "--post-mortem"]);
+    let known = known["post_mortems"].as_array().expect("a list");
+    let named = |record: &serde_json::Value| {
+        let sentence = record["cause"]["sentence"].as_str().expect("a text");
+        record["device"] == "roce1" && comment.contains(sentence.trim_end_matches('.'))
+    };
+    assert!(known.iter().any(named), "{comment}: {known:#?}");
     assert!(
         ended.stderr.contains(comment.as_str()),
         "{}",
@@ -370,6 +379,49 @@ fn the_last_packets_are_kept_until_a_queue_pair_fails() {
         );
         assert!(!newest.outbound && opcode == Opcode::RC_ACK, "{opcode:?}");
     }
+}
+
+#[test]
+fn the_end_of_the_daemon_leaves_captures_whole() {
+    let _alone = alone();
+    let mut daemon = Daemon::pair();
+    let (all, last) = (path(&daemon, "all.pcapng"), path(&daemon, "last.pcapng"));
+    let plain = start(&daemon, "plain", &["-w", &all]);
+    let ring = start(&daemon, "ring", &["-w", &last, "--last", "30"]);
+    pingpong(&daemon, &["-g", "0", "-n", "50"]);
+    daemon.stop().expect_ok();
+    for process in [plain, ring] {
+        let ended = process.finish(PATIENCE).expect_ok();
+        assert!(
+            ended.stderr.contains("the daemon stops"),
+            "{}",
+            ended.report()
+        );
+    }
+    let capture = Capture::open(Path::new(&all));
+    for nic in ["roce0", "roce1"] {
+        let written = capture.packets.iter().filter(|p| p.nic == nic).count() as u64;
+        assert_eq!(capture.counts[nic], (written, 0, written));
+        assert!(written > 100);
+    }
+    assert_eq!(Capture::open(Path::new(&last)).packets.len(), 30);
+}
+
+#[test]
+fn what_the_death_of_the_daemon_costs_is_said() {
+    let _alone = alone();
+    let mut daemon = Daemon::pair();
+    let (all, last) = (path(&daemon, "all.pcapng"), path(&daemon, "last.pcapng"));
+    let plain = start(&daemon, "plain", &["-w", &all]);
+    let ring = start(&daemon, "ring", &["-w", &last, "--last", "30"]);
+    pingpong(&daemon, &["-g", "0", "-n", "50"]);
+    daemon.kill_worker(libc::SIGKILL);
+    for (process, sentence) in [(plain, "is whole and has the"), (ring, "they are lost")] {
+        let ended = process.finish(PATIENCE);
+        assert_eq!(ended.status.code(), Some(1));
+        assert!(ended.stderr.contains(sentence), "{}", ended.report());
+    }
+    Capture::open(Path::new(&all));
 }
 
 #[test]

@@ -41,6 +41,8 @@ pub const MAGIC: u32 = u32::from_le_bytes(*b"RCL1");
 pub const NO_FD: u32 = u32::MAX;
 /// Reply flag: another packet of this reply follows.
 pub const MORE: u32 = 1;
+/// Reply flag, on a connection with a capture: the daemon is ending. Who asks can fetch what was captured, if soon.
+pub const ENDING: u32 = 2;
 /// Byte offset of `comp_channel` in a CREATE_CQ command, from the start of the written bytes.
 pub const CREATE_CQ_CHANNEL_AT: usize = 32;
 /// The same in an extended CREATE_CQ command.
