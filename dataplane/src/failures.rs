@@ -150,14 +150,15 @@ impl Limit {
 fn log(report: &PostMortemReport, limit: &mut Limit) {
     let r = &report.record;
     let diagnosis = diagnose(r);
-    let (device, qpn, pid) = (&report.device, format_args!("{:#x}", r.qp.0), r.owner.pid);
+    let (device, pid) = (&report.device, r.owner.pid);
+    let qpn = format!("{:#x}", r.qp.0);
     if r.cause.is_orderly() {
         // Programs that disconnect do this.
-        tracing::debug!(%device, qpn, pid, "queue pair in ERR: {}", diagnosis.sentence);
+        tracing::debug!(%device, %qpn, pid, "queue pair in ERR: {}", diagnosis.sentence);
     } else if limit.allows(Instant::now()) {
         let program = r.owner.name();
         tracing::warn!(
-            %device, qpn, pid, program, cause = diagnosis.name,
+            %device, %qpn, pid, program, cause = diagnosis.name,
             "queue pair failed: {} (`roceline show qp --post-mortem {:#x}` says more)",
             diagnosis.sentence, r.qp.0
         );

@@ -115,13 +115,13 @@ fn run(options: &Options) -> Result<(), String> {
             real: real.as_mut().map(|real| real.point(loss)).transpose()?,
         };
         match options.json {
-            true => println!("{}", json(&row, &terms, clean.as_ref())),
-            false => line(&row, &terms, clean.as_ref()),
+            true => println!("{}", json(&row, &terms)),
+            false => line(&row, &terms),
         }
         rows.push(row);
     }
     match &options.draw {
-        Some(path) => draw(path, &rows, &terms, clean.as_ref()),
+        Some(path) => draw(path, &rows, &terms),
         None => Ok(()),
     }
 }
@@ -168,12 +168,12 @@ fn head(setup: &Setup, terms: &Terms, clean: Option<&real::Point>) {
         "timeouts",
         "both",
         "timeouts",
-        "real",
+        format!("real (of {})", real::ROUNDS),
         "lost"
     );
 }
 
-fn line(row: &Row, terms: &Terms, clean: Option<&real::Point>) {
+fn line(row: &Row, terms: &Terms) {
     let part = row.data.goodput / terms.goodput;
     let expected = terms.expected(row.data.loss);
     print!(
@@ -190,11 +190,12 @@ fn line(row: &Row, terms: &Terms, clean: Option<&real::Point>) {
         row.both.goodput / terms.goodput,
         row.both.counters.local_ack_timeout_err,
     );
-    match (&row.real, clean) {
-        (Some(real), Some(clean)) => {
-            println!(" {:>8.4} {:>6}", real.goodput / clean.goodput, real.lost);
+    match &row.real {
+        Some(real) => {
+            let [part, least, most] = real.part;
+            println!(" {part:>8.4} ({least:.2}..{most:.2}) {:>6}", real.lost);
         }
-        _ => println!(),
+        None => println!(),
     }
     if let Some(status) = row.real.as_ref().and_then(|real| real.failed) {
         println!("       the QP failed with status {status} (real loop)");
@@ -210,7 +211,7 @@ fn line(row: &Row, terms: &Terms, clean: Option<&real::Point>) {
     }
 }
 
-fn json(row: &Row, terms: &Terms, clean: Option<&real::Point>) -> serde_json::Value {
+fn json(row: &Row, terms: &Terms) -> serde_json::Value {
     let point = |point: &Point| {
         serde_json::json!({
             "gbps": point.goodput / 1e9,
@@ -222,10 +223,12 @@ fn json(row: &Row, terms: &Terms, clean: Option<&real::Point>) -> serde_json::Va
             "failed": point.failed.map(|status| format!("{status:?}")),
         })
     };
-    let real = row.real.as_ref().zip(clean).map(|(real, clean)| {
+    let real = row.real.as_ref().map(|real| {
         serde_json::json!({
             "gbps": real.goodput / 1e9,
-            "part": real.goodput / clean.goodput,
+            "part": real.part[0],
+            "least": real.part[1],
+            "most": real.part[2],
             "lost": real.lost,
             "failed": real.failed,
         })
@@ -245,17 +248,12 @@ fn json(row: &Row, terms: &Terms, clean: Option<&real::Point>) -> serde_json::Va
 }
 
 #[cfg(not(feature = "plots"))]
-fn draw(_: &std::path::Path, _: &[Row], _: &Terms, _: Option<&real::Point>) -> Result<(), String> {
+fn draw(_: &std::path::Path, _: &[Row], _: &Terms) -> Result<(), String> {
     Err("built without the feature plots".into())
 }
 
 #[cfg(feature = "plots")]
-fn draw(
-    path: &std::path::Path,
-    rows: &[Row],
-    terms: &Terms,
-    clean: Option<&real::Point>,
-) -> Result<(), String> {
+fn draw(path: &std::path::Path, rows: &[Row], terms: &Terms) -> Result<(), String> {
     let curve = |name: &str, part: &dyn Fn(&Row) -> Option<f64>| Curve {
         name: name.into(),
         points: rows
@@ -274,9 +272,9 @@ fn draw(
             Some(row.both.goodput / terms.goodput)
         }),
     ];
-    if let Some(clean) = clean {
+    if rows.iter().any(|row| row.real.is_some()) {
         measured.push(curve("real loop, loss on data", &|row| {
-            row.real.as_ref().map(|real| real.goodput / clean.goodput)
+            row.real.as_ref().map(|real| real.part[0])
         }));
     }
     plot::draw(path, &|p| terms.expected(p), &measured)

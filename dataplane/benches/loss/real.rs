@@ -22,17 +22,25 @@ pub const TIMEOUT: u8 = 12;
 const LEN: u32 = 1 << 16;
 /// Messages under way.
 const DEPTH: u32 = 64;
-/// Rounds of a point; the median counts.
-const ROUNDS: usize = 5;
-/// Length of a round.
-const ROUND: Duration = Duration::from_millis(400);
+/// Rounds of a point, each with loss and, right before, without. The median of their ratios counts: how fast the loop is
+/// changes by the second with where the kernel runs the memory threads.
+pub const ROUNDS: usize = 9;
+/// Length of a round, with loss and without.
+const ROUND: Duration = Duration::from_millis(250);
 /// The rule's number.
 const RULE: u32 = 1;
+/// Where it is.
+const PLACE: Place = Place {
+    nic: 1,
+    point: At::Rx,
+};
 
 /// A point of the curve.
 pub struct Point {
-    /// Acknowledged bits per second.
+    /// Acknowledged bits per second, the median of the rounds.
     pub goodput: f64,
+    /// Goodput as a part of that without loss, side by side: median, least and most of the rounds.
+    pub part: [f64; 3],
     /// Packets that the rule dropped.
     pub lost: u64,
     /// Status with which the QP failed, if it did.
@@ -71,10 +79,52 @@ impl Loop {
 
     /// Measures with this loss on data.
     pub fn point(&mut self, loss: Probability) -> Result<Point, String> {
-        let place = Place {
-            nic: 1,
-            point: At::Rx,
-        };
+        // Into the steady state first.
+        let mut failed = self.write_for(ROUND).err();
+        let mut goodputs = Vec::new();
+        let mut parts = Vec::new();
+        let mut lost = 0;
+        while failed.is_none() && parts.len() < ROUNDS {
+            let clean = self.round()?;
+            self.lose(loss)?;
+            let lossy = self.round()?;
+            lost += self.lose_no_more()?;
+            match (clean, lossy) {
+                (Ok(clean), Ok(lossy)) => {
+                    goodputs.push(lossy);
+                    parts.push(lossy / clean);
+                }
+                (Err(status), _) | (_, Err(status)) => failed = Some(status),
+            }
+        }
+        if failed.is_some() {
+            // Its successors have a QP that works.
+            (self.a, self.b, self.keys) =
+                programs(&mut self.pair, &self.from, &self.to).map_err(|e| e.to_string())?;
+            self.posted = self.done;
+        }
+        goodputs.sort_by(f64::total_cmp);
+        parts.sort_by(f64::total_cmp);
+        let at = |of: &[f64], index: usize| of.get(index).copied().unwrap_or(0.0);
+        let (middle, last) = (parts.len() / 2, parts.len().saturating_sub(1));
+        Ok(Point {
+            goodput: at(&goodputs, middle),
+            part: [at(&parts, middle), at(&parts, 0), at(&parts, last)],
+            lost,
+            failed,
+        })
+    }
+
+    /// Goodput of one round, from and to a moment when nothing is under way; or the status with which the QP failed.
+    fn round(&mut self) -> Result<Result<f64, u32>, String> {
+        let (before, begin) = (self.done, Instant::now());
+        let ended = self.write_for(ROUND).and_then(|()| self.finish());
+        let bytes = (self.done - before) * u64::from(LEN);
+        let goodput = bytes as f64 * 8.0 / begin.elapsed().as_secs_f64();
+        Ok(ended.map(|()| goodput))
+    }
+
+    fn lose(&mut self, loss: Probability) -> Result<(), String> {
         let rule = Rule {
             id: RuleId(RULE),
             name: String::new(),
@@ -84,23 +134,16 @@ impl Loop {
                 ..When::default()
             },
             action: Action::Drop,
-            seed: 1,
+            // Another sequence each time: with the same one every round would lose the same packets.
+            seed: self.done,
         };
         let rule = Box::new(rule);
-        self.impair(ImpairCommand::Add { place, rule })?;
-        // Into the steady state first.
-        let mut failed = self.write_for(ROUND / 4);
-        let mut rounds = [0.0; ROUNDS];
-        for round in &mut rounds {
-            if failed.is_some() {
-                break;
-            }
-            let (before, begin) = (self.done, Instant::now());
-            failed = self.write_for(ROUND);
-            let bytes = (self.done - before) * u64::from(LEN);
-            *round = bytes as f64 * 8.0 / begin.elapsed().as_secs_f64();
-        }
-        rounds.sort_by(f64::total_cmp);
+        self.impair(ImpairCommand::Add { place: PLACE, rule })?;
+        Ok(())
+    }
+
+    /// Gives the number of packets that were lost.
+    fn lose_no_more(&mut self) -> Result<u64, String> {
         let lost = match self.impair(ImpairCommand::Report)? {
             Reply::Impair(places) => places
                 .iter()
@@ -109,18 +152,9 @@ impl Loop {
                 .sum(),
             other => return Err(format!("unexpected reply {other:?}")),
         };
-        self.impair(ImpairCommand::Remove { place, id: RULE })?;
-        if failed.is_some() {
-            // Its successors have a QP that works.
-            (self.a, self.b, self.keys) =
-                programs(&mut self.pair, &self.from, &self.to).map_err(|e| e.to_string())?;
-            self.posted = self.done;
-        }
-        Ok(Point {
-            goodput: rounds[ROUNDS / 2],
-            lost,
-            failed,
-        })
+        let (place, id) = (PLACE, RULE);
+        self.impair(ImpairCommand::Remove { place, id })?;
+        Ok(lost)
     }
 
     fn impair(&mut self, command: ImpairCommand) -> Result<Reply, String> {
@@ -133,8 +167,8 @@ impl Loop {
         reply.map_err(|error| error.to_string())
     }
 
-    /// Keeps WRITEs under way for so long, or until one fails with this status.
-    fn write_for(&mut self, time: Duration) -> Option<u32> {
+    /// Keeps WRITEs under way for so long; fails with the status of one that does.
+    fn write_for(&mut self, time: Duration) -> Result<(), u32> {
         let local = Sge {
             addr: self.from.as_ptr() as u64,
             length: LEN,
@@ -153,18 +187,32 @@ impl Loop {
             if rang {
                 producer.ring(qp);
             }
-            if self.pair.lcore.turn(&mut NoProbe) == 0 {
-                // The helpers share our cores.
-                std::thread::yield_now();
-            }
-            while let Some(done) = producer.poll_cq() {
-                if done.status != 0 {
-                    return Some(done.status);
-                }
-                self.done += 1;
-            }
+            self.turn()?;
         }
-        None
+        Ok(())
+    }
+
+    /// Until nothing is under way.
+    fn finish(&mut self) -> Result<(), u32> {
+        while self.done < self.posted {
+            self.turn()?;
+        }
+        Ok(())
+    }
+
+    /// One poll of the NICs, and of the CQ.
+    fn turn(&mut self) -> Result<(), u32> {
+        if self.pair.lcore.turn(&mut NoProbe) == 0 {
+            // The helpers share our cores.
+            std::thread::yield_now();
+        }
+        while let Some(done) = self.a.producer.poll_cq() {
+            if done.status != 0 {
+                return Err(done.status);
+            }
+            self.done += 1;
+        }
+        Ok(())
     }
 }
 
