@@ -13,6 +13,7 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
+use crate::calls::dlopen;
 use crate::view::env;
 use crate::{end, sys};
 
@@ -125,7 +126,7 @@ impl Owner {
         let file = path.rsplit(|b| *b == b'/').next().unwrap_or(path);
         // A link map is a handle only if it was opened as one: others have no search list, and dlvsym crashes on them.
         // SAFETY: a C string; nothing new is loaded.
-        let handle = unsafe { libc::dlopen(info.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        let handle = unsafe { dlopen::open(info.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
         Owner {
             handle,
             is_rxe: file.starts_with(b"librxe"),
@@ -138,7 +139,7 @@ impl Owner {
         const NAME: &CStr = c"verbs_set_ops";
         // SAFETY: C strings; without RTLD_NOLOAD's library the handle is null. It stays open, as libibverbs does.
         let library = || unsafe {
-            libc::dlopen(
+            dlopen::open(
                 c"libibverbs.so.1".as_ptr(),
                 libc::RTLD_LAZY | libc::RTLD_NOLOAD,
             )

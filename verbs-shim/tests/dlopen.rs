@@ -203,3 +203,26 @@ fn a_wheel_may_come_after_the_systems_library() {
         assert_eq!(says(&mut probe), FOUND, "{first}");
     }
 }
+
+/// The exported function has no parameters as far as the compiler knows. With link-time optimisation a call of
+/// `libc::dlopen` is a call of that function, and passes none: every program crashed with the release build.
+#[test]
+fn the_shim_itself_never_calls_dlopen_by_name() {
+    fn look(directory: &std::path::Path, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(directory).expect("the sources are there") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                look(&path, found);
+            } else if fs::read_to_string(&path)
+                .expect("text")
+                .contains("libc::dlopen(")
+            {
+                found.push(path);
+            }
+        }
+    }
+    let sources = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut found = Vec::new();
+    look(&sources, &mut found);
+    assert_eq!(found, [] as [PathBuf; 0]);
+}

@@ -59,6 +59,23 @@ pub unsafe extern "C" fn dlopen() {
     unsafe { asm!("jmp roceline_dlopen", options(noreturn, nostack)) }
 }
 
+/// `dlopen` for the shim itself. Not by that name: the optimiser takes such a call for one of the function above, which is
+/// declared without parameters, and passes none.
+///
+/// # Safety
+/// As for `dlopen`.
+pub unsafe fn open(file: *const c_char, flags: c_int) -> *mut c_void {
+    let mut next = NEXT.load(Ordering::Relaxed);
+    if next.is_null() {
+        next = find();
+    }
+    type Dlopen = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
+    // SAFETY: `find` gives the C library's `dlopen`, or `nowhere`, which has the same type.
+    let next = unsafe { std::mem::transmute::<*mut c_void, Dlopen>(next) };
+    // SAFETY: the caller's promise.
+    unsafe { next(file, flags) }
+}
+
 /// The next `dlopen`, looked up.
 pub extern "C" fn find() -> *mut c_void {
     let errno = sys::errno();
