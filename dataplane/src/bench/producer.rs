@@ -16,7 +16,7 @@ use roceline_abi::queue::{
     SendWqe, Sge,
 };
 use roceline_engine::memory::Access;
-use roceline_engine::verbs::{Mtu, Path, QpAttr, QpInit, QpState, QpType, WrOpcode, mask};
+use roceline_engine::verbs::{Mtu, Path, QpAttr, QpInit, QpType, RC_STEPS, WrOpcode, mask};
 use roceline_engine::wire::Psn;
 
 use crate::control::LcorePort;
@@ -308,30 +308,7 @@ impl Producer {
             dest_qpn: remote_qpn,
             ..QpAttr::default()
         };
-        let steps = [
-            (
-                QpState::Init,
-                mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS,
-            ),
-            (
-                QpState::Rtr,
-                mask::AV
-                    | mask::PATH_MTU
-                    | mask::DEST_QPN
-                    | mask::RQ_PSN
-                    | mask::MAX_DEST_RD_ATOMIC
-                    | mask::MIN_RNR_TIMER,
-            ),
-            (
-                QpState::Rts,
-                mask::TIMEOUT
-                    | mask::RETRY_CNT
-                    | mask::RNR_RETRY
-                    | mask::SQ_PSN
-                    | mask::MAX_QP_RD_ATOMIC,
-            ),
-        ];
-        for (state, bits) in steps {
+        for (state, bits) in RC_STEPS {
             let attr = Box::new(QpAttr { state, ..attr });
             let mask = mask::STATE | bits;
             self.command(

@@ -14,6 +14,7 @@ use roceline_engine::{Engine, MemSlice, Outcome, Outputs, Payload, Place, Side, 
 use super::context::{Context, FETCH_HIGH, Mr, Op, OpEnd, Qp, Then, side_index};
 use super::nic::{LOOPBACK_LIMIT, Nic, Placed, Shared, TX_LIMIT};
 use super::queue::CqFull;
+use crate::memory::Window;
 use crate::memory::helper::{CAPACITY, Direction, Piece};
 use crate::port::Mbuf;
 
@@ -107,32 +108,37 @@ fn begin_place(nic: &mut Nic, shared: &mut Shared, place: &Place, slices: &[MemS
 #[inline]
 fn place_now(mrs: &[Option<Mr>], slices: &[MemSlice], payload: &[u8]) -> bool {
     let mut rest = payload;
-    for slice in slices {
-        let (piece, after) = rest.split_at(rest.len().min(slice.len as usize));
-        let mr = mrs.get(slice.mr as usize).and_then(Option::as_ref);
-        let window = mr.and_then(|mr| mr.reach.at(slice.addr, slice.len));
-        if !window.is_some_and(|window| window.write(piece)) {
-            return false;
-        }
+    windows(mrs, slices, |window, len| {
+        let (piece, after) = rest.split_at(rest.len().min(len));
         rest = after;
-    }
-    true
+        window.write(piece)
+    })
 }
 
 /// Reads a payload from mapped memory. False if not all of it is mapped.
 #[inline]
 fn fetch_now(mrs: &[Option<Mr>], slices: &[MemSlice], payload: &mut [u8]) -> bool {
     let mut rest = payload;
-    for slice in slices {
-        let (piece, after) = rest.split_at_mut(rest.len().min(slice.len as usize));
+    windows(mrs, slices, |window, len| {
+        let here = rest.len().min(len);
+        let (piece, after) = std::mem::take(&mut rest).split_at_mut(here);
+        rest = after;
+        window.read(piece)
+    })
+}
+
+/// Calls `copy` with the window of each slice, and its length, until one is not mapped or cannot be copied: then false.
+#[inline(always)]
+fn windows(
+    mrs: &[Option<Mr>],
+    slices: &[MemSlice],
+    mut copy: impl FnMut(Window<'_>, usize) -> bool,
+) -> bool {
+    slices.iter().all(|slice| {
         let mr = mrs.get(slice.mr as usize).and_then(Option::as_ref);
         let window = mr.and_then(|mr| mr.reach.at(slice.addr, slice.len));
-        if !window.is_some_and(|window| window.read(piece)) {
-            return false;
-        }
-        rest = after;
-    }
-    true
+        window.is_some_and(|window| copy(window, slice.len as usize))
+    })
 }
 
 /// Hands the pieces of an operation to the memory thread. The payload lies in `end`'s mbuf from `start` on; the mbuf stays

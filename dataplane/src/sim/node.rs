@@ -7,7 +7,7 @@ use std::net::Ipv4Addr;
 use roceline_engine::fabric::impair::{Direction, PacketView, PathView};
 use roceline_engine::memory::{Access, MrAttr, MrInfo};
 use roceline_engine::verbs::{
-    Event, QpAttr, QpId, QpInit, QpState, QpType, RecvQueues, RecvWr, SendWr, Sge, WcStatus,
+    Event, QpAttr, QpId, QpInit, QpType, RC_STEPS, RecvQueues, RecvWr, SendWr, Sge, WcStatus,
     WrOpcode, mask,
 };
 use roceline_engine::wire::{Gid, Packet};
@@ -188,30 +188,7 @@ impl Node {
         attr.path.sgid = self.gid;
         attr.path.dgid = peer.gid;
         attr.dest_qpn = peer.qpn;
-        let steps = [
-            (
-                QpState::Init,
-                mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS,
-            ),
-            (
-                QpState::Rtr,
-                mask::AV
-                    | mask::PATH_MTU
-                    | mask::DEST_QPN
-                    | mask::RQ_PSN
-                    | mask::MAX_DEST_RD_ATOMIC
-                    | mask::MIN_RNR_TIMER,
-            ),
-            (
-                QpState::Rts,
-                mask::TIMEOUT
-                    | mask::RETRY_CNT
-                    | mask::RNR_RETRY
-                    | mask::SQ_PSN
-                    | mask::MAX_QP_RD_ATOMIC,
-            ),
-        ];
-        for (state, what) in steps {
+        for (state, what) in RC_STEPS {
             attr.state = state;
             self.engine
                 .modify_qp(qp, &attr, mask::STATE | what, now, &mut self.out)
@@ -243,17 +220,11 @@ impl Node {
             wr_id: flow as u64,
             opcode: Some(WrOpcode::Write),
             signaled: true,
-            solicited: false,
-            fence: false,
-            inline: false,
             num_sge: 1,
-            slot: 0,
             length: len.into(),
-            imm_or_rkey: 0,
             rkey: self.peers[&qp].rkey,
             remote_addr: BASE,
-            compare_add: 0,
-            swap: 0,
+            ..SendWr::default()
         };
         let sge = Sge {
             addr: BASE,

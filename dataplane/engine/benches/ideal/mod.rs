@@ -62,20 +62,13 @@ impl Ideal {
         let rkey = self.ends[1].key;
         let end = &mut self.ends[0];
         let wr = SendWr {
-            wr_id: 0,
             opcode: Some(op),
             signaled: true,
-            solicited: false,
-            fence: false,
-            inline: false,
             num_sge: 1,
-            slot: 0,
             length: len.into(),
-            imm_or_rkey: 0,
             rkey,
             remote_addr: BASE,
-            compare_add: 0,
-            swap: 0,
+            ..SendWr::default()
         };
         let sge = Sge {
             addr: BASE,
@@ -238,23 +231,7 @@ impl End {
         };
         attr.path.sgid = self.gid;
         attr.path.dgid = dgid;
-        let init = mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS;
-        let rtr = mask::AV
-            | mask::PATH_MTU
-            | mask::DEST_QPN
-            | mask::RQ_PSN
-            | mask::MAX_DEST_RD_ATOMIC
-            | mask::MIN_RNR_TIMER;
-        let rts = mask::TIMEOUT
-            | mask::RETRY_CNT
-            | mask::RNR_RETRY
-            | mask::SQ_PSN
-            | mask::MAX_QP_RD_ATOMIC;
-        for (state, given) in [
-            (QpState::Init, init),
-            (QpState::Rtr, rtr),
-            (QpState::Rts, rts),
-        ] {
+        for (state, given) in RC_STEPS {
             attr.state = state;
             let given = given | mask::STATE;
             self.engine

@@ -2,7 +2,7 @@
 //! transition properties", as kernels and rdma-core check it.
 
 use crate::memory::Access;
-use crate::verbs::{QpAttr, QpError, QpState, mask};
+use crate::verbs::{QpAttr, QpError, QpState, RC_STEPS, mask};
 
 /// READs and atomics that a QP may have outstanding, in either direction.
 pub(crate) const MAX_RD_ATOMIC: u8 = 16;
@@ -10,7 +10,9 @@ pub(crate) const MAX_RD_ATOMIC: u8 = 16;
 /// A transition: from, to, bits that must be set, bits that may be set.
 struct Transition(QpState, QpState, u32, u32);
 
-const INIT_ATTRS: u32 = mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS;
+const INIT_ATTRS: u32 = RC_STEPS[0].1;
+const RTR_ATTRS: u32 = RC_STEPS[1].1;
+const RTS_ATTRS: u32 = RC_STEPS[2].1;
 const LIVE_ATTRS: u32 = mask::CUR_STATE
     | mask::ACCESS_FLAGS
     | mask::ALT_PATH
@@ -23,13 +25,8 @@ const TRANSITIONS: &[Transition] = {
     &[
         Transition(Reset, Init, INIT_ATTRS, 0),
         Transition(Init, Init, 0, INIT_ATTRS),
-        Transition(Init, Rtr,
-            mask::AV | mask::PATH_MTU | mask::DEST_QPN | mask::RQ_PSN | mask::MAX_DEST_RD_ATOMIC
-                | mask::MIN_RNR_TIMER,
-            mask::ALT_PATH | mask::ACCESS_FLAGS | mask::PKEY_INDEX),
-        Transition(Rtr, Rts,
-            mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::SQ_PSN | mask::MAX_QP_RD_ATOMIC,
-            LIVE_ATTRS),
+        Transition(Init, Rtr, RTR_ATTRS, mask::ALT_PATH | mask::ACCESS_FLAGS | mask::PKEY_INDEX),
+        Transition(Rtr, Rts, RTS_ATTRS, LIVE_ATTRS),
         Transition(Rts, Rts, 0, LIVE_ATTRS),
         Transition(Rts, Sqd, 0, mask::EN_SQD_ASYNC_NOTIFY),
         Transition(Sqd, Rts, 0, LIVE_ATTRS),
@@ -144,7 +141,7 @@ mod tests {
     #[test]
     fn the_usual_way_up() {
         use QpState::*;
-        let init = mask::STATE | INIT_ATTRS;
+        let init = mask::STATE | mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS;
         assert_eq!(check(Reset, &attr(Init), init), Ok(Init));
         let rtr = mask::STATE
             | mask::AV

@@ -168,6 +168,28 @@ pub mod mask {
     pub const RATE_LIMIT: u32 = 1 << 25;
 }
 
+/// The way of an RC QP from RESET to RTS: each state with what must be given to get there, beside [`mask::STATE`] (IBTA
+/// 11.2.5.2, table "QP state transition properties").
+pub const RC_STEPS: [(QpState, u32); 3] = [
+    (
+        QpState::Init,
+        mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS,
+    ),
+    (
+        QpState::Rtr,
+        mask::AV
+            | mask::PATH_MTU
+            | mask::DEST_QPN
+            | mask::RQ_PSN
+            | mask::MAX_DEST_RD_ATOMIC
+            | mask::MIN_RNR_TIMER,
+    ),
+    (
+        QpState::Rts,
+        mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::SQ_PSN | mask::MAX_QP_RD_ATOMIC,
+    ),
+];
+
 /// Attributes that `modify_qp` sets and `query_qp` shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpAttr {

@@ -52,7 +52,7 @@ impl WrOpcode {
 
 /// A send work request, copied from the program's queue once. The engine checks it; its lengths were
 /// recomputed from the entries by whoever copied it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct SendWr {
     /// Returned in the completion.
     pub wr_id: u64,

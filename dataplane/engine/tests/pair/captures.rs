@@ -150,20 +150,15 @@ impl End {
 
     fn post(&mut self, message: &Message, remote_key: u32, good_keys: bool) {
         let wr = SendWr {
-            wr_id: 0,
             opcode: Some(message.op),
             signaled: true,
             solicited: message.solicited,
-            fence: false,
-            inline: false,
             num_sge: 1,
-            slot: 0,
             length: message.len.into(),
             imm_or_rkey: message.imm,
             rkey: if good_keys { remote_key } else { 0xbad_0000 },
             remote_addr: BASE,
-            compare_add: 0,
-            swap: 0,
+            ..SendWr::default()
         };
         let sge = Sge {
             addr: BASE,

@@ -157,17 +157,12 @@ fn run(seed: u64) {
                     wr_id: posted[n],
                     opcode: WrOpcode::from_raw(rng.below(11) as u32),
                     signaled: true,
-                    solicited: false,
                     fence: rng.permille(100),
-                    inline: false,
                     num_sge: 1,
-                    slot: 0,
                     length: length.into(),
-                    imm_or_rkey: 0,
                     rkey,
                     remote_addr: addr + IOVA_SHIFT,
-                    compare_add: 0,
-                    swap: 0,
+                    ..SendWr::default()
                 };
                 // Opcodes without support end the run for this QP soon, so they are rare.
                 let supported = wr.opcode.is_some_and(|op| op as u8 <= 4);

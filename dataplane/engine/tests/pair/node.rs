@@ -474,15 +474,9 @@ impl Node {
 }
 
 /// Attributes of INIT to RTR.
-pub const RTR: u32 = mask::AV
-    | mask::PATH_MTU
-    | mask::DEST_QPN
-    | mask::RQ_PSN
-    | mask::MAX_DEST_RD_ATOMIC
-    | mask::MIN_RNR_TIMER;
+pub const RTR: u32 = RC_STEPS[1].1;
 /// Attributes of RTR to RTS.
-pub const RTS: u32 =
-    mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::SQ_PSN | mask::MAX_QP_RD_ATOMIC;
+pub const RTS: u32 = RC_STEPS[2].1;
 
 /// What most tests use.
 pub fn default_attr() -> QpAttr {

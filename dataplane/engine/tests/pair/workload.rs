@@ -376,7 +376,6 @@ impl Run {
             fence: m.fence,
             inline: m.inline,
             num_sge: if m.inline { 0 } else { m.local.len() as u32 },
-            slot: 0,
             length: m.len.into(),
             imm_or_rkey: m.imm,
             // Empty messages need no key.
@@ -386,8 +385,7 @@ impl Run {
                 keys[1 - f.from]
             },
             remote_addr: m.remote + IOVA_SHIFT,
-            compare_add: 0,
-            swap: 0,
+            ..SendWr::default()
         };
         let list = if m.inline {
             vec![]

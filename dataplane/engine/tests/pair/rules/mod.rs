@@ -66,17 +66,12 @@ impl Bench {
             wr_id: self.next[0],
             opcode: Some(op),
             signaled: true,
-            solicited: false,
-            fence: false,
-            inline: false,
             num_sge: 1,
-            slot: 0,
             length: len.into(),
             imm_or_rkey: 0x0100_feca,
             rkey,
             remote_addr: remote + IOVA_SHIFT,
-            compare_add: 0,
-            swap: 0,
+            ..SendWr::default()
         };
         self.next[0] += 1;
         (wr, sges(&[(local, len)], lkey))

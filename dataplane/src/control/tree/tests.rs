@@ -1,0 +1,228 @@
+use std::net::IpAddr;
+
+use roceline_engine::verbs::Mtu;
+use roceline_engine::wire::Gid;
+
+use super::content::cpu_mask;
+use super::*;
+use crate::control::counters::NicCounters;
+use crate::lcore::message::NicSnapshot;
+use crate::nic::{GidEntry, LinkState};
+
+fn nic(index: u32) -> NicInfo {
+    let addr: IpAddr = format!("10.77.0.{}", index + 1)
+        .parse()
+        .expect("an address");
+    NicInfo {
+        index,
+        uverbs: index,
+        name: format!("roce{index}"),
+        mac: [2, 0, 0, 0, 0, index as u8],
+        addrs: vec![(addr, 24)],
+        gids: vec![GidEntry {
+            gid: Gid::from_ip(addr),
+        }],
+        port_mtu: 4200,
+        active_mtu: Mtu::M4096,
+        memory: roceline_abi::control::MemoryPolicy::Auto,
+        node_guid: [2, 0, 0, 0xff, 0xfe, 0, 0, index as u8],
+        link: LinkState::default(),
+    }
+}
+
+/// A fresh directory that goes with the value.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let dir = std::env::temp_dir().join(format!("roceline-tree-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(&dir).expect("a scratch directory");
+        Scratch(dir)
+    }
+    fn socket(&self) -> PathBuf {
+        self.0.join("r.sock")
+    }
+    fn read(&self, path: &str) -> String {
+        let path = self.0.join("r.sock.d").join(path);
+        fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_port_without_a_link_is_down() {
+    let s = Scratch::new("link");
+    let port = |view: &str| format!("{view}/sys/class/infiniband/roce0/ports/1");
+    let both = |s: &Scratch, state: &str, phys: &str| {
+        for view in ["all", "only/roce0"] {
+            assert_eq!(s.read(&format!("{}/state", port(view))), state);
+            assert_eq!(s.read(&format!("{}/phys_state", port(view))), phys);
+        }
+    };
+    let nic = nic(0);
+    nic.link.set(false);
+    let tree = Tree::create(&s.socket(), &[nic]).expect("a tree");
+    both(&s, "1: DOWN\n", "2: Polling\n");
+    tree.update_link("roce0", true).expect("files");
+    both(&s, "4: ACTIVE\n", "5: LinkUp\n");
+    tree.update_link("roce0", false).expect("files");
+    both(&s, "1: DOWN\n", "2: Polling\n");
+}
+
+#[test]
+fn files_read_as_the_kernel_prints_them() {
+    let s = Scratch::new("format");
+    let _tree = Tree::create(&s.socket(), &[nic(0), nic(1)]).expect("a tree");
+    let dev = "all/sys/class/infiniband/roce1";
+    assert_eq!(s.read("all/sys/class/infiniband_verbs/abi_version"), "6\n");
+    assert_eq!(
+        s.read("all/sys/class/infiniband_verbs/uverbs1/ibdev"),
+        "roce1\n"
+    );
+    assert_eq!(
+        s.read("all/sys/class/infiniband_verbs/uverbs1/dev"),
+        "231:193\n"
+    );
+    assert_eq!(s.read(&format!("{dev}/node_type")), "1: CA\n");
+    assert_eq!(s.read(&format!("{dev}/node_guid")), "0200:00ff:fe00:0001\n");
+    assert_eq!(
+        s.read(&format!("{dev}/device/modalias")),
+        "rdma_device:Nrxe\n"
+    );
+    let port = format!("{dev}/ports/1");
+    assert_eq!(s.read(&format!("{port}/state")), "4: ACTIVE\n");
+    assert_eq!(s.read(&format!("{port}/cap_mask")), "0x00000000\n");
+    assert_eq!(s.read(&format!("{port}/pkeys/0")), "0xffff\n");
+    let zero = "0000:0000:0000:0000:0000:0000:0000:0000\n";
+    assert_eq!(
+        s.read(&format!("{port}/gids/0")),
+        "0000:0000:0000:0000:0000:ffff:0a4d:0002\n"
+    );
+    for i in 1..GID_TABLE_LEN {
+        assert_eq!(s.read(&format!("{port}/gids/{i}")), zero);
+        assert_eq!(s.read(&format!("{port}/gid_attrs/types/{i}")), "RoCE v2\n");
+    }
+    assert_eq!(s.read(&format!("{port}/hw_counters/out_of_buffer")), "0\n");
+    assert_eq!(s.read(&format!("{port}/counters/port_xmit_data")), "0\n");
+    assert_eq!(s.read("all/dev/infiniband/uverbs0"), "");
+}
+
+#[test]
+fn a_limited_view_has_one_device() {
+    let s = Scratch::new("view");
+    let tree = Tree::create(&s.socket(), &[nic(0), nic(1)]).expect("a tree");
+    let names = |dir: &str| {
+        let mut v: Vec<_> = fs::read_dir(tree.root().join(dir))
+            .expect("a directory")
+            .map(|e| {
+                e.expect("an entry")
+                    .file_name()
+                    .into_string()
+                    .expect("text")
+            })
+            .collect();
+        v.sort();
+        v
+    };
+    assert_eq!(names("all/sys/class/infiniband"), ["roce0", "roce1"]);
+    assert_eq!(names("only/roce1/sys/class/infiniband"), ["roce1"]);
+    assert_eq!(names("only/roce1/dev/infiniband"), ["uverbs1"]);
+    assert_eq!(
+        names("only/roce1/sys/class/infiniband_verbs"),
+        ["abi_version", "uverbs1"]
+    );
+}
+
+#[test]
+fn a_stale_tree_is_replaced_and_a_successors_tree_is_kept() {
+    let s = Scratch::new("stale");
+    let first = Tree::create(&s.socket(), &[nic(0)]).expect("a tree");
+    let second = Tree::create(&s.socket(), &[nic(1)]).expect("a second tree");
+    drop(first);
+    assert_eq!(
+        s.read("all/sys/class/infiniband_verbs/uverbs1/ibdev"),
+        "roce1\n"
+    );
+    assert!(
+        !second
+            .root()
+            .join("all/sys/class/infiniband/roce0")
+            .exists()
+    );
+    drop(second);
+    let left: Vec<_> = fs::read_dir(&s.0).expect("the directory").collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn too_many_addresses_are_refused_by_name() {
+    let s = Scratch::new("many");
+    let mut n = nic(0);
+    n.gids = vec![n.gids[0]; GID_TABLE_LEN + 1];
+    let error = Tree::create(&s.socket(), &[n])
+        .expect_err("17 GIDs")
+        .to_string();
+    assert!(
+        error.contains("roce0 has 17 GIDs but its table holds 16"),
+        "{error}"
+    );
+    assert!(!s.0.join("r.sock.d").exists());
+}
+
+#[test]
+fn counters_reach_both_views() {
+    let s = Scratch::new("counters");
+    let tree = Tree::create(&s.socket(), &[nic(0)]).expect("a tree");
+    let mut part = NicSnapshot::default();
+    part.counters.rdma_tx_bytes = 4096;
+    part.counters.out_of_buffer = 17;
+    let mut counters = NicCounters::default();
+    let before = counter_files(&counters);
+    counters.add(&part);
+    tree.update("roce0", &before, &counter_files(&counters))
+        .expect("an update");
+    for view in ["all", "only/roce0"] {
+        let port = format!("{view}/sys/class/infiniband/roce0/ports/1");
+        assert_eq!(s.read(&format!("{port}/counters/port_xmit_data")), "1024\n");
+        assert_eq!(s.read(&format!("{port}/hw_counters/out_of_buffer")), "17\n");
+    }
+}
+
+#[test]
+fn lifespan_is_what_somebody_wrote_within_limits() {
+    let s = Scratch::new("lifespan");
+    let tree = Tree::create(&s.socket(), &[nic(0)]).expect("a tree");
+    let path = "only/roce0/sys/class/infiniband/roce0/ports/1/hw_counters/lifespan";
+    let ms = Duration::from_millis;
+    assert_eq!(s.read(path), "100\n");
+    let mut present = Tree::LIFESPAN;
+    for (text, lifespan, left) in [
+        ("50\n", 50, "50\n"),
+        ("", 50, ""),
+        ("250", 250, "250"),
+        ("0", 10, "10\n"),
+        ("99999999", 60_000, "60000\n"),
+        ("soon", 60_000, "60000\n"),
+    ] {
+        fs::write(s.0.join("r.sock.d").join(path), text).expect("it is a file");
+        present = tree.lifespan("roce0", present).expect("it can be read");
+        assert_eq!(
+            (present, s.read(path)),
+            (ms(lifespan), left.into()),
+            "{text:?}"
+        );
+    }
+}
+
+#[test]
+fn cpu_masks_are_in_words_of_32() {
+    assert_eq!(cpu_mask(2), "3");
+    assert_eq!(cpu_mask(32), "ffffffff");
+    assert_eq!(cpu_mask(36), "f,ffffffff");
+}
