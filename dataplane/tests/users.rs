@@ -15,11 +15,6 @@ use support::{PATIENCE, TempDir, alone, free_port, listening, roceline, wait_for
 const NOBODY: &str = "65534";
 const STRANGER: &str = "65533";
 
-fn is_root() -> bool {
-    // SAFETY: no arguments, no effects, cannot fail.
-    unsafe { libc::geteuid() == 0 }
-}
-
 /// The programs where every user may look: the target directory is often below /root.
 struct Installed {
     place: TempDir,
@@ -63,7 +58,7 @@ fn own_by(user: &str, daemon: &Daemon) {
 #[test]
 fn no_privilege_is_needed() {
     let _alone = alone();
-    if !is_root() {
+    if !support::is_root("becomes other users") {
         return;
     }
     let installed = Installed::new();
@@ -102,7 +97,7 @@ fn no_privilege_is_needed() {
 #[test]
 fn users_are_let_in_or_refused_as_configured() {
     let _alone = alone();
-    if !is_root() {
+    if !support::is_root("becomes other users") {
         return;
     }
     let installed = Installed::new();
@@ -145,8 +140,13 @@ fn roots_daemon_is_found_by_users_with_a_runtime_directory() {
         probe.args(["--mount", "mount", "-t", "tmpfs", "none", "/run"]);
         probe.status().is_ok_and(|status| status.success())
     };
-    if !is_root() || !may_mount() {
-        eprintln!("skipped: it takes root and a mount namespace to have a /run of one's own");
+    if !support::is_root("has a /run of its own") {
+        return;
+    }
+    if !may_mount() {
+        eprintln!(
+            "skipped: no mount namespace can be made here, which it takes to have a /run of one's own"
+        );
         return;
     }
     let installed = Installed::new();

@@ -26,6 +26,16 @@ pub fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Whether this is root; if not, says that a test is skipped which `does` something that takes it.
+pub fn is_root(does: &str) -> bool {
+    // SAFETY: no arguments, no effects, cannot fail.
+    let is = unsafe { libc::geteuid() } == 0;
+    if !is {
+        eprintln!("skipped: only root {does}");
+    }
+    is
+}
+
 /// The program under test. The shim lies beside it: cargo builds it for tests only when it is asked to.
 pub fn roceline() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
