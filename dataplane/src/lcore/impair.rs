@@ -407,15 +407,7 @@ pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
     if let Some(rx) = rx {
         rx.overflow += lost;
     }
-    while rx_burst.len() < RX_BURST {
-        let Some(mbuf) = ready.pop_front() else {
-            break;
-        };
-        if let Err(mbuf) = rx_burst.push(mbuf) {
-            ready.push_front(mbuf);
-            break;
-        }
-    }
+    rx_burst.refill(ready);
     settle(nic, shared, held);
     arrived
 }

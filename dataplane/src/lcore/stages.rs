@@ -29,25 +29,9 @@ pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
     }
     nic.port.rx_burst(&mut nic.rx_burst);
     let from_port = nic.rx_burst.len();
-    while nic.rx_burst.len() < RX_BURST {
-        let Some(mbuf) = nic.loopback.pop_front() else {
-            break;
-        };
-        if let Err(mbuf) = nic.rx_burst.push(mbuf) {
-            nic.loopback.push_front(mbuf);
-            break;
-        }
-    }
+    nic.rx_burst.refill(&mut nic.loopback);
     let own = nic.rx_burst.len() - from_port;
-    while nic.rx_burst.len() < RX_BURST {
-        let Some(mbuf) = nic.injected.pop_front() else {
-            break;
-        };
-        if let Err(mbuf) = nic.rx_burst.push(mbuf) {
-            nic.injected.push_front(mbuf);
-            break;
-        }
-    }
+    nic.rx_burst.refill(&mut nic.injected);
     if nic.tapped && !nic.rx_burst.is_empty() {
         let index = nic.info.index as usize;
         // What a NIC sends to itself passes no port: it is seen to leave and to arrive here.
@@ -323,15 +307,7 @@ pub fn transmit(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
     }
     loop {
         let seen = nic.tx_burst.len();
-        while nic.tx_burst.len() < RX_BURST {
-            let Some(mbuf) = nic.tx.pop_front() else {
-                break;
-            };
-            if let Err(mbuf) = nic.tx_burst.push(mbuf) {
-                nic.tx.push_front(mbuf);
-                break;
-            }
-        }
+        nic.tx_burst.refill(&mut nic.tx);
         if nic.tapped {
             // Those that the port did not take last time were recorded then.
             let new = nic.tx_burst.iter().skip(seen);

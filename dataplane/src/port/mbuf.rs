@@ -5,6 +5,7 @@
 //! A mempool outlives its mbufs: [`super::Mempool`] checks on drop that all came home, and otherwise leaves
 //! its memory in place for the life of the process.
 
+use std::collections::VecDeque;
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ptr::{self, NonNull};
 use std::slice;
@@ -239,6 +240,18 @@ impl Burst {
                 Ok(())
             }
             None => Err(mbuf),
+        }
+    }
+
+    /// Moves packets from the front of `queue` to the end, until there are [`RX_BURST`](super::RX_BURST) here or none there.
+    #[inline]
+    pub fn refill(&mut self, queue: &mut VecDeque<Mbuf>) {
+        while self.len < super::RX_BURST {
+            let Some(mbuf) = queue.pop_front() else { break };
+            if let Err(mbuf) = self.push(mbuf) {
+                queue.push_front(mbuf);
+                break;
+            }
         }
     }
 
