@@ -120,6 +120,7 @@ impl World {
             ext: ExtHeaders::default(),
             len: PAYLOAD as u32,
             payload: Payload::None,
+            ..TxDesc::default()
         };
         let mut frame = vec![0; self.template.frame_len(desc.opcode, desc.len)];
         let at = self.template.write(&desc, 1, &mut frame).unwrap();

@@ -65,6 +65,7 @@ fn desc(len: u32) -> TxDesc {
         },
         len,
         payload: Payload::None,
+        ..TxDesc::default()
     }
 }
 

@@ -5,8 +5,9 @@
 //!
 //! * **Fetch** (payload of a [`TxDesc`]). The caller sends the packets of one QP in the order of their
 //!   descriptors, so a descriptor whose payload is pending holds back the later ones of that QP and of no
-//!   other. Only a fault is reported: [`crate::Engine::fetch_fault`]; the packet is then not sent, nor are
-//!   the descriptors behind it with the same QP and epoch.
+//!   other. A fault is reported: [`crate::Engine::fetch_fault`]; the packet is then not sent, nor are
+//!   the descriptors behind it with the same QP and epoch. That all is well is reported only where the
+//!   descriptor asks for it ([`TxDesc::tell_fetched`]): a request that nobody acknowledges completes then.
 //! * **Place** ([`Place`]). The caller executes the placements of one QP and [`Side`] in order and reports each
 //!   one, in that order, by [`crate::Engine::placed`]. What depends on it (ACK, completion) comes out then.
 
@@ -54,11 +55,18 @@ pub enum Payload {
     },
 }
 
+/// [`TxDesc::ah`] of the packets of connected QPs.
+pub const NO_AH: u32 = u32::MAX;
+
 /// A packet to build and send.
 #[derive(Clone, Copy, Debug)]
 pub struct TxDesc {
-    /// The QP: it selects the header template.
+    /// The QP: it selects the header template, if there is no address handle.
     pub qp: QpId,
+    /// UD: number of the address handle, which then selects the header template. Else [`NO_AH`].
+    pub ah: u32,
+    /// UD: destination QPN. The template of a connected QP has its own.
+    pub dest_qpn: u32,
     /// Counts resets of the QP; hand it back unchanged.
     pub epoch: u32,
     /// Requests come from the requester, ACKs and READ responses from the responder.
@@ -77,6 +85,30 @@ pub struct TxDesc {
     pub len: u32,
     /// Where they come from.
     pub payload: Payload,
+    /// Call [`crate::Engine::fetched`] once the payload has been read and the packet is on its way, or was given
+    /// up since no buffer was left for it: the memory and the queue slot are the program's again then.
+    pub tell_fetched: bool,
+}
+
+impl Default for TxDesc {
+    /// An RC SEND ONLY without payload.
+    fn default() -> TxDesc {
+        TxDesc {
+            qp: QpId(0),
+            ah: NO_AH,
+            dest_qpn: 0,
+            epoch: 0,
+            side: Side::Requester,
+            opcode: Opcode::RC_SEND_ONLY,
+            ack_req: false,
+            solicited: false,
+            psn: Psn::new(0),
+            ext: ExtHeaders::default(),
+            len: 0,
+            payload: Payload::None,
+            tell_fetched: false,
+        }
+    }
 }
 
 /// Payload of a received packet to be written to a program's memory.

@@ -80,6 +80,7 @@ fn desc_of(parsed: &ParsedFrame) -> TxDesc {
         ext: p.ext,
         len: p.payload_len,
         payload: Payload::None,
+        ..TxDesc::default()
     }
 }
 

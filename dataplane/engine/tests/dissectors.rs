@@ -130,6 +130,7 @@ fn packet(
         ext,
         len,
         payload: Payload::None,
+        ..TxDesc::default()
     };
     let udp_sport = 0xc000 | numbers.below(14) as u16;
     let template = HeaderTemplate::new(&path, udp_sport, dest_qpn, pkey);

@@ -136,6 +136,7 @@ mod tests {
             ext: ExtHeaders::default(),
             len: 7,
             payload: Payload::None,
+            ..TxDesc::default()
         };
         let template = HeaderTemplate::new(&path, 0xc000, 0x11, 0xffff);
         let mut frame = vec![0; template.frame_len(desc.opcode, desc.len)];

@@ -117,6 +117,8 @@ pub struct OpEnd {
     pub mbuf: Mbuf,
     /// What to do with it.
     pub then: Then,
+    /// The engine waits to hear that the payload was fetched.
+    pub tell_fetched: bool,
 }
 
 /// What follows an operation.

@@ -12,7 +12,7 @@ use roceline_engine::wire::icrc;
 use roceline_engine::{Engine, MemSlice, Outcome, Outputs, Payload, Place, Side, TxDesc};
 
 use super::context::{Context, FETCH_HIGH, Mr, Op, OpEnd, Qp, Then, side_index};
-use super::nic::{LOOPBACK_LIMIT, Nic, Placed, Shared, TX_LIMIT};
+use super::nic::{Fetched, LOOPBACK_LIMIT, Nic, Placed, Shared, TX_LIMIT};
 use super::queue::CqFull;
 use crate::memory::Window;
 use crate::memory::helper::{CAPACITY, Direction, Piece};
@@ -21,9 +21,9 @@ use crate::port::Mbuf;
 /// Bytes in front of the IP header of the packets that we build.
 const L3_OFFSET: usize = 14;
 
-/// Empties `shared.out`, and tells the engine of what was placed on the way.
+/// Empties `shared.out`, and tells the engine of what was placed and fetched on the way.
 pub fn drain(nic: &mut Nic, shared: &mut Shared) {
-    while !shared.out.is_empty() {
+    while !shared.out.is_empty() || !shared.placed.is_empty() {
         carry_out(nic, shared);
         let mut told = 0;
         while let Some(&Placed { qp, epoch, side }) = shared.placed.get(told) {
@@ -36,6 +36,15 @@ pub fn drain(nic: &mut Nic, shared: &mut Shared) {
             }
         }
         shared.placed.clear();
+        let mut told = 0;
+        while let Some(&Fetched { qp, epoch }) = shared.fetched.get(told) {
+            told += 1;
+            nic.engine.fetched(qp, epoch, shared.now, &mut shared.out);
+            if !shared.out.has_room() {
+                carry_out(nic, shared);
+            }
+        }
+        shared.fetched.clear();
     }
 }
 
@@ -100,6 +109,7 @@ fn begin_place(nic: &mut Nic, shared: &mut Shared, place: &Place, slices: &[MemS
         psn: slot.psn,
         mbuf: slot.mbuf,
         then: Then::Placed,
+        tell_fetched: false,
     };
     begin(context, &mut nic.mrs, Direction::Place, slices, start, end);
 }
@@ -191,6 +201,7 @@ fn complete(nic: &mut Nic, shared: &mut Shared, c: &Completion) {
             byte_len: c.byte_len,
             imm_or_rkey: c.imm_or_rkey,
             qp_num: c.qp.0,
+            src_qp: c.src_qp,
             wc_flags: c.flags,
             ..Cqe::default()
         };
@@ -291,14 +302,27 @@ pub fn fail_overflowed(nic: &mut Nic, shared: &mut Shared, now: roceline_engine:
     }
 }
 
-fn build(nic: &mut Nic, shared: &mut Shared, desc: &TxDesc, slices: &[roceline_engine::MemSlice]) {
+fn build(nic: &mut Nic, shared: &mut Shared, desc: &TxDesc, slices: &[MemSlice]) {
+    let waits = build_packet(nic, shared, desc, slices);
+    if desc.tell_fetched && !waits {
+        shared.fetched.push(Fetched {
+            qp: desc.qp,
+            epoch: desc.epoch,
+        });
+    }
+}
+
+/// True if the packet waits for its payload, or behind one that does; false if it is on its way, or lost for want of a buffer.
+fn build_packet(nic: &mut Nic, shared: &mut Shared, desc: &TxDesc, slices: &[MemSlice]) -> bool {
     let Some(qp) = nic.qps.get_mut(desc.qp) else {
-        return;
+        return false;
     };
-    let Some(template) = &qp.template else { return };
+    let Some(template) = &qp.template else {
+        return false;
+    };
     let Some(mut mbuf) = shared.pool.alloc() else {
         nic.counts.tx_no_mbuf += 1;
-        return;
+        return false;
     };
     let context = &mut shared.contexts[qp.context];
     let payload = desc.len as usize;
@@ -309,7 +333,7 @@ fn build(nic: &mut Nic, shared: &mut Shared, desc: &TxDesc, slices: &[roceline_e
     let Some(header_len) = written else {
         // The path MTU was checked against the port's, so every packet fits an mbuf.
         nic.counts.tx_no_mbuf += 1;
-        return;
+        return false;
     };
     qp.ip_id = qp.ip_id.wrapping_add(1);
     // Pad bytes are zero and under the ICRC.
@@ -321,13 +345,14 @@ fn build(nic: &mut Nic, shared: &mut Shared, desc: &TxDesc, slices: &[roceline_e
         psn: desc.psn,
         mbuf,
         then: Then::Send,
+        tell_fetched: desc.tell_fetched,
     };
     match desc.payload {
         Payload::None => {}
         Payload::Inline { slot, offset } => {
             let into = &mut end.mbuf.data_mut()[header_len..header_len + payload];
             if !qp.sq.copy_inline(slot, offset, into) {
-                return;
+                return false;
             }
         }
         Payload::Memory { first, count } => {
@@ -337,13 +362,13 @@ fn build(nic: &mut Nic, shared: &mut Shared, desc: &TxDesc, slices: &[roceline_e
             if !(ordered && fetch_now(&nic.mrs, slices, into)) {
                 if context.ops.len() + slices.len() > CAPACITY {
                     nic.counts.tx_memory_overrun += 1;
-                    return;
+                    return false;
                 }
                 let (direction, mrs) = (Direction::Fetch, &mut nic.mrs);
                 begin(context, mrs, direction, slices, header_len, end);
                 qp.tx_waiting += 1;
                 pause_if_many(&mut nic.engine, qp, context);
-                return;
+                return true;
             }
         }
     }
@@ -351,7 +376,7 @@ fn build(nic: &mut Nic, shared: &mut Shared, desc: &TxDesc, slices: &[roceline_e
         // Behind a packet of the same QP that waits for its payload.
         if context.ops.len() >= CAPACITY {
             nic.counts.tx_memory_overrun += 1;
-            return;
+            return false;
         }
         qp.tx_waiting += 1;
         context.ops.push_back(Op {
@@ -359,9 +384,10 @@ fn build(nic: &mut Nic, shared: &mut Shared, desc: &TxDesc, slices: &[roceline_e
             end: Some(end),
         });
         pause_if_many(&mut nic.engine, qp, context);
-    } else {
-        finish(nic, end.qp, end.mbuf);
+        return true;
     }
+    finish(nic, end.qp, end.mbuf);
+    false
 }
 
 /// A QP sends nothing more while its program has very many operations under way.

@@ -136,6 +136,7 @@ impl Lcore {
                 out: Outputs::new(),
                 ends: Vec::with_capacity(128),
                 placed: Vec::with_capacity(2 * Outputs::PLACE),
+                fetched: Vec::with_capacity(2 * Outputs::TX),
                 now: Nanos::ZERO,
                 event_contexts: Vec::with_capacity(1024),
                 failed_cqs: Vec::with_capacity(64),

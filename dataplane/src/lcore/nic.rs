@@ -138,6 +138,8 @@ pub struct Shared {
     pub ends: Vec<(OpEnd, Moved)>,
     /// Payloads that were placed at once, of which the engine has not heard yet.
     pub placed: Vec<Placed>,
+    /// Payloads that were fetched, of which the engine wants to hear.
+    pub fetched: Vec<Fetched>,
     /// The time of this poll.
     pub now: Nanos,
     /// Contexts with events to write at the end of the poll.
@@ -159,6 +161,15 @@ pub struct Placed {
     pub epoch: u32,
     /// Which half.
     pub side: Side,
+}
+
+/// A payload that was fetched.
+#[derive(Clone, Copy, Debug)]
+pub struct Fetched {
+    /// Whose.
+    pub qp: QpId,
+    /// Its epoch.
+    pub epoch: u32,
 }
 
 impl Shared {

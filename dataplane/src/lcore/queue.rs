@@ -141,6 +141,9 @@ impl SendQueue {
             remote_addr: wqe.wr.remote_addr(),
             compare_add: wqe.wr.compare_add(),
             swap: wqe.wr.swap(),
+            ah: wqe.wr.ud_ah_num(),
+            dest_qpn: wqe.wr.ud_remote_qpn(),
+            qkey: wqe.wr.ud_remote_qkey(),
         })
     }
 

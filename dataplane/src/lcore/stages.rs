@@ -196,6 +196,9 @@ pub fn operations(nic: &mut Nic, shared: &mut Shared, key: ContextKey, now: Nano
                     );
                 } else {
                     finish(nic, end.qp, end.mbuf);
+                    if end.tell_fetched {
+                        nic.engine.fetched(end.qp, end.epoch, now, &mut shared.out);
+                    }
                 }
             }
         }

@@ -202,6 +202,15 @@ impl Engine {
         }
     }
 
+    /// What a descriptor with [`crate::TxDesc::tell_fetched`] asked for has happened.
+    #[inline]
+    pub fn fetched(&mut self, qp: QpId, epoch: u32, now: Nanos, out: &mut Outputs) {
+        let live = |qp: &&mut Qp| qp.tx_epoch == epoch && qp.can_send();
+        if let Some(qp) = self.qps.get_mut(qp).filter(live) {
+            requester::fetched(qp, &mut env!(self, now, out));
+        }
+    }
+
     /// Emits at most `budget` packets, fairly over the QPs that have some. True if more are ready now.
     pub fn tx(&mut self, budget: usize, now: Nanos, out: &mut Outputs) -> bool {
         let tx_end = Outputs::TX.min(out.tx.len() + budget);

@@ -82,6 +82,12 @@ pub struct SendWr {
     pub compare_add: u64,
     /// Atomics: swap value.
     pub swap: u64,
+    /// UD: number of the address handle.
+    pub ah: u32,
+    /// UD: destination QPN.
+    pub dest_qpn: u32,
+    /// UD: Q_Key, or with the top bit set: that of the QP.
+    pub qkey: u32,
 }
 
 /// A receive work request, copied from the program's queue once.
@@ -207,6 +213,8 @@ pub struct Completion {
     pub flags: u32,
     /// Immediate data (wire bytes in memory order) or invalidated key, as `flags` say.
     pub imm_or_rkey: u32,
+    /// UD receive: QPN of the sender.
+    pub src_qp: u32,
     /// The message had its SE bit set (receive), so a solicited-only channel fires. Errors fire always.
     pub solicited: bool,
 }

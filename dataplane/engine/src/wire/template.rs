@@ -185,6 +185,7 @@ mod tests {
             ext: ExtHeaders::default(),
             len,
             payload: Payload::None,
+            ..TxDesc::default()
         }
     }
 

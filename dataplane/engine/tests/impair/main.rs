@@ -42,6 +42,7 @@ fn desc(opcode: Opcode, psn: u32, len: u32) -> TxDesc {
         ext: ExtHeaders::default(),
         len: if opcode.info().payload { len } else { 0 },
         payload: Payload::None,
+        ..TxDesc::default()
     }
 }
 

@@ -60,6 +60,7 @@ impl Frame {
             ext: self.ext,
             len: self.payload.len() as u32,
             payload: Payload::None,
+            ..TxDesc::default()
         }
     }
 

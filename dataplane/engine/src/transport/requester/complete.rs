@@ -50,6 +50,15 @@ pub(crate) fn complete(qp: &mut Qp, env: &mut Env<'_>) {
     drained(qp, env);
 }
 
+/// The last payload of the oldest request that is not acknowledged was fetched. Where nobody acknowledges, that is all there
+/// is to wait for.
+pub(crate) fn fetched(qp: &mut Qp, env: &mut Env<'_>) {
+    if qp.req.una_wqe != qp.req.cur {
+        qp.req.una_wqe = qp.req.una_wqe.wrapping_add(1);
+        complete(qp, env);
+    }
+}
+
 /// Reports slots that no completion took along.
 pub(crate) fn retire(qp: &mut Qp, env: &mut Env<'_>) {
     let count = core::mem::take(&mut qp.req.retired);
@@ -75,6 +84,7 @@ pub(super) fn report(qp: &mut Qp, status: WcStatus, env: &mut Env<'_>) {
         byte_len: if ok { w.len } else { 0 },
         flags: 0,
         imm_or_rkey: 0,
+        src_qp: 0,
         solicited: false,
     }));
 }

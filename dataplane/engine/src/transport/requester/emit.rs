@@ -1,7 +1,7 @@
 //! Requests into packets: segmentation, AckReq, window, fence, READ credits.
 
 use super::{MAX_OUTSTANDING, SendWqe, Wait, complete};
-use crate::descriptor::{Payload, Side, TxDesc};
+use crate::descriptor::{NO_AH, Payload, Side, TxDesc};
 use crate::memory::Access;
 use crate::transport::env::Env;
 use crate::transport::journal::Cause;
@@ -188,6 +188,8 @@ fn emit_data(qp: &mut Qp, env: &mut Env<'_>) -> bool {
     r.since_ack_req = if ack_req { 0 } else { r.since_ack_req + 1 };
     env.out.tx.push(TxDesc {
         qp: qp.id,
+        ah: NO_AH,
+        dest_qpn: 0,
         epoch: qp.tx_epoch,
         side: Side::Requester,
         opcode,
@@ -199,6 +201,7 @@ fn emit_data(qp: &mut Qp, env: &mut Env<'_>) -> bool {
         ext,
         len,
         payload,
+        tell_fetched: false,
     });
     let (psn, again) = (r.snd, r.snd != r.max);
     qp.cold.journal.sent(env.now, opcode, psn, 0, again);
@@ -225,6 +228,8 @@ fn emit_read(qp: &mut Qp, env: &mut Env<'_>) -> bool {
     let psns = w.psns - answered;
     env.out.tx.push(TxDesc {
         qp: qp.id,
+        ah: NO_AH,
+        dest_qpn: 0,
         epoch: qp.tx_epoch,
         side: Side::Requester,
         opcode: Opcode::RC_READ_REQUEST,
@@ -239,6 +244,7 @@ fn emit_read(qp: &mut Qp, env: &mut Env<'_>) -> bool {
         },
         len: 0,
         payload: Payload::None,
+        tell_fetched: false,
     });
     r.since_ack_req = 0;
     let (psn, again) = (r.snd, r.snd != r.max);

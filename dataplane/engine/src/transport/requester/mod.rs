@@ -15,7 +15,7 @@ mod emit;
 mod response;
 mod retry;
 
-pub(crate) use complete::{complete, drained, flush, placed};
+pub(crate) use complete::{complete, drained, fetched, flush, placed};
 pub(crate) use emit::emit;
 pub(crate) use response::on_response;
 pub(crate) use retry::{fetch_fault, on_timer};

@@ -342,6 +342,7 @@ fn complete(qp: &mut Qp, received: &Received, status: WcStatus, env: &mut Env<'_
             0
         },
         imm_or_rkey: if ok { received.imm.unwrap_or(0) } else { 0 },
+        src_qp: 0,
         solicited: received.solicited,
     }));
 }

@@ -16,7 +16,7 @@ pub(crate) use request::on_request;
 use super::MAX_PENDING;
 use super::sge::Cursor;
 use super::state::MAX_RD_ATOMIC;
-use crate::descriptor::{Payload, Side, TxDesc};
+use crate::descriptor::{NO_AH, Payload, Side, TxDesc};
 use crate::transport::env::Env;
 use crate::transport::qp::Qp;
 use crate::verbs::{QpAttr, RecvWr};
@@ -152,6 +152,8 @@ fn emit_ack(qp: &mut Qp, psn: Psn, syndrome: Syndrome, env: &mut Env<'_>) {
     r.reack = false;
     env.out.tx.push(TxDesc {
         qp: qp.id,
+        ah: NO_AH,
+        dest_qpn: 0,
         epoch: qp.tx_epoch,
         side: Side::Responder,
         opcode: Opcode::RC_ACK,
@@ -168,6 +170,7 @@ fn emit_ack(qp: &mut Qp, psn: Psn, syndrome: Syndrome, env: &mut Env<'_>) {
         },
         len: 0,
         payload: Payload::None,
+        tell_fetched: false,
     });
     let journal = &mut qp.cold.journal;
     journal.sent(env.now, Opcode::RC_ACK, psn, syndrome.raw(), false);

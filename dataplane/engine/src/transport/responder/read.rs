@@ -2,7 +2,7 @@
 
 use super::Responder;
 use super::effects::{drain, fatal};
-use crate::descriptor::{Payload, Side, TxDesc};
+use crate::descriptor::{NO_AH, Payload, Side, TxDesc};
 use crate::memory::Access;
 use crate::transport::env::{Env, count};
 use crate::transport::journal::Cause;
@@ -194,6 +194,8 @@ fn respond(qp: &mut Qp, env: &mut Env<'_>) {
     }
     env.out.tx.push(TxDesc {
         qp: qp.id,
+        ah: NO_AH,
+        dest_qpn: 0,
         epoch: qp.tx_epoch,
         side: Side::Responder,
         opcode,
@@ -203,6 +205,7 @@ fn respond(qp: &mut Qp, env: &mut Env<'_>) {
         ext,
         len,
         payload,
+        tell_fetched: false,
     });
     qp.cold.journal.sent(env.now, opcode, psn, 0, answered);
 }
