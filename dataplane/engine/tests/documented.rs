@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use roceline_engine::verbs::FAULTS;
+
 /// The text of all Rust files below a folder.
 fn sources(folder: &Path, text: &mut String) {
     for entry in fs::read_dir(folder).expect("a folder of sources") {
@@ -32,6 +34,22 @@ fn every_test_that_a_document_names_exists() {
             "{document}: {named} tests; is it still of this form?"
         );
     }
+}
+
+#[test]
+fn the_table_of_faults_is_the_engines() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/conformance.md");
+    let docs = fs::read_to_string(path).expect("the document");
+    let rows: Vec<String> = FAULTS.iter().map(ToString::to_string).collect();
+    let missing: Vec<_> = rows
+        .iter()
+        .filter(|row| !docs.lines().any(|line| line.starts_with(row.as_str())))
+        .collect();
+    assert!(missing.is_empty(), "conformance.md lacks {missing:#?}");
+    let (_, section) = docs.split_once("\n## Errors\n").expect("a section");
+    let section = section.split("\n## ").next().unwrap_or_default();
+    let lines = section.lines().filter(|l| l.starts_with("| ")).count();
+    assert_eq!(lines, rows.len() + 2, "rows that the engine does not have");
 }
 
 /// That each test that the rows of a document name is in the text; how many there are.

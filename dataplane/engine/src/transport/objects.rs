@@ -46,7 +46,11 @@ impl Engine {
     ) -> Result<(), QpError> {
         let qp = self.qps.get_mut(qp).ok_or(QpError::Unknown(qp.0))?;
         let from = qp.state;
-        let to = state::check(from, attr, mask)?;
+        let to = state::check(qp.cold.init.qp_type, from, attr, mask)?;
+        let ends = matches!(to, QpState::Reset | QpState::Err);
+        if from == QpState::Sqd && !ends && qp.req.is_draining() {
+            return Err(QpError::Draining);
+        }
         let mut env = env!(self, now, out);
         match to {
             QpState::Reset => {
@@ -85,6 +89,7 @@ impl Engine {
         let qp = self.qps.get(qp).ok_or(QpError::Unknown(qp.0))?;
         let mut attr = qp.cold.attr;
         attr.state = qp.state;
+        attr.sq_draining = qp.state == QpState::Sqd && qp.req.is_draining();
         if qp.can_receive() || qp.state == QpState::Err {
             attr.rq_psn = qp.resp.epsn;
         }

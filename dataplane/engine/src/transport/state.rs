@@ -1,8 +1,8 @@
-//! Which attributes `modify_qp` takes in which transition of an RC QP: IBTA 11.2.5.2, table "QP state
-//! transition properties", as kernels and rdma-core check it.
+//! Which attributes `modify_qp` takes in which transition: IBTA 11.2.5.2, table "QP state transition properties", as
+//! Linux checks them (`ib_modify_qp_is_ok`).
 
 use crate::memory::Access;
-use crate::verbs::{QpAttr, QpError, QpState, RC_STEPS, mask};
+use crate::verbs::{QpAttr, QpError, QpState, QpType, RC_STEPS, Steps, UC_STEPS, UD_STEPS, mask};
 
 /// READs and atomics that a QP may have outstanding, in either direction.
 pub(crate) const MAX_RD_ATOMIC: u8 = 16;
@@ -10,46 +10,95 @@ pub(crate) const MAX_RD_ATOMIC: u8 = 16;
 /// A transition: from, to, bits that must be set, bits that may be set.
 struct Transition(QpState, QpState, u32, u32);
 
-const INIT_ATTRS: u32 = RC_STEPS[0].1;
-const RTR_ATTRS: u32 = RC_STEPS[1].1;
-const RTS_ATTRS: u32 = RC_STEPS[2].1;
-const LIVE_ATTRS: u32 = mask::CUR_STATE
-    | mask::ACCESS_FLAGS
-    | mask::ALT_PATH
-    | mask::MIN_RNR_TIMER
-    | mask::PATH_MIG_STATE;
+const EN_SQD: u32 = mask::EN_SQD_ASYNC_NOTIFY;
+/// What a connection, reliable or not, may change while it lives.
+const CONNECTED: u32 = mask::ACCESS_FLAGS | mask::ALT_PATH | mask::PATH_MIG_STATE;
+const RC_LIVE: u32 = CONNECTED | mask::CUR_STATE | mask::MIN_RNR_TIMER;
+const UC_LIVE: u32 = CONNECTED | mask::CUR_STATE;
+const UD_LIVE: u32 = mask::CUR_STATE | mask::QKEY;
+
+const fn given(steps: &Steps, step: usize) -> u32 {
+    steps[step].1
+}
 
 #[rustfmt::skip]
-const TRANSITIONS: &[Transition] = {
+const RC: &[Transition] = {
     use QpState::*;
     &[
-        Transition(Reset, Init, INIT_ATTRS, 0),
-        Transition(Init, Init, 0, INIT_ATTRS),
-        Transition(Init, Rtr, RTR_ATTRS, mask::ALT_PATH | mask::ACCESS_FLAGS | mask::PKEY_INDEX),
-        Transition(Rtr, Rts, RTS_ATTRS, LIVE_ATTRS),
-        Transition(Rts, Rts, 0, LIVE_ATTRS),
-        Transition(Rts, Sqd, 0, mask::EN_SQD_ASYNC_NOTIFY),
-        Transition(Sqd, Rts, 0, LIVE_ATTRS),
+        Transition(Reset, Init, given(&RC_STEPS, 0), 0),
+        Transition(Init, Init, 0, given(&RC_STEPS, 0)),
+        Transition(Init, Rtr, given(&RC_STEPS, 1), mask::ALT_PATH | mask::ACCESS_FLAGS | mask::PKEY_INDEX),
+        Transition(Rtr, Rts, given(&RC_STEPS, 2), RC_LIVE),
+        Transition(Rts, Rts, 0, RC_LIVE),
+        Transition(Rts, Sqd, 0, EN_SQD),
+        Transition(Sqd, Rts, 0, RC_LIVE),
         Transition(Sqd, Sqd, 0,
-            mask::PORT | mask::AV | mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY
-                | mask::MAX_QP_RD_ATOMIC | mask::MAX_DEST_RD_ATOMIC | mask::ALT_PATH
-                | mask::ACCESS_FLAGS | mask::PKEY_INDEX | mask::MIN_RNR_TIMER | mask::PATH_MIG_STATE),
+            CONNECTED | mask::PORT | mask::AV | mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY
+                | mask::MAX_QP_RD_ATOMIC | mask::MAX_DEST_RD_ATOMIC | mask::PKEY_INDEX | mask::MIN_RNR_TIMER),
     ]
 };
 
+#[rustfmt::skip]
+const UC: &[Transition] = {
+    use QpState::*;
+    &[
+        Transition(Reset, Init, given(&UC_STEPS, 0), 0),
+        Transition(Init, Init, 0, given(&UC_STEPS, 0)),
+        Transition(Init, Rtr, given(&UC_STEPS, 1), mask::ALT_PATH | mask::ACCESS_FLAGS | mask::PKEY_INDEX),
+        Transition(Rtr, Rts, given(&UC_STEPS, 2), UC_LIVE),
+        Transition(Rts, Rts, 0, UC_LIVE),
+        Transition(Rts, Sqd, 0, EN_SQD),
+        Transition(Sqd, Rts, 0, UC_LIVE),
+        Transition(Sqd, Sqd, 0, CONNECTED | mask::AV | mask::PKEY_INDEX),
+        Transition(Sqe, Rts, 0, mask::CUR_STATE | mask::ACCESS_FLAGS),
+    ]
+};
+
+#[rustfmt::skip]
+const UD: &[Transition] = {
+    use QpState::*;
+    &[
+        Transition(Reset, Init, given(&UD_STEPS, 0), 0),
+        Transition(Init, Init, 0, given(&UD_STEPS, 0)),
+        Transition(Init, Rtr, given(&UD_STEPS, 1), mask::PKEY_INDEX | mask::QKEY),
+        Transition(Rtr, Rts, given(&UD_STEPS, 2), UD_LIVE),
+        Transition(Rts, Rts, 0, UD_LIVE),
+        Transition(Rts, Sqd, 0, EN_SQD),
+        Transition(Sqd, Rts, 0, UD_LIVE),
+        Transition(Sqd, Sqd, 0, mask::PKEY_INDEX | mask::QKEY),
+        Transition(Sqe, Rts, 0, UD_LIVE),
+    ]
+};
+
+/// Bits that must be set and bits that may be set, if there is such a transition.
+fn transition(kind: QpType, from: QpState, to: QpState) -> Option<(u32, u32)> {
+    // From every state to RESET, and from all but RESET to ERR, without attributes.
+    if to == QpState::Reset || (to == QpState::Err && from != QpState::Reset) {
+        return Some((0, 0));
+    }
+    let table = match kind {
+        QpType::Rc => RC,
+        QpType::Uc => UC,
+        QpType::Ud => UD,
+    };
+    let found = table.iter().find(|t| t.0 == from && t.1 == to)?;
+    Some((found.2, found.3))
+}
+
 /// The state that a modify call leads to, if its mask suits the transition and its values are in range.
-pub(crate) fn check(from: QpState, attr: &QpAttr, given: u32) -> Result<QpState, QpError> {
+pub(crate) fn check(
+    kind: QpType,
+    from: QpState,
+    attr: &QpAttr,
+    given: u32,
+) -> Result<QpState, QpError> {
     let to = if given & mask::STATE != 0 {
         attr.state
     } else {
         from
     };
-    let (required, optional) = match TRANSITIONS.iter().find(|t| t.0 == from && t.1 == to) {
-        Some(t) => (t.2, t.3),
-        // From every state to RESET and to ERR, without attributes.
-        None if matches!(to, QpState::Reset | QpState::Err) && given & mask::STATE != 0 => (0, 0),
-        None => return Err(QpError::Transition { from, to }),
-    };
+    let (required, optional) =
+        transition(kind, from, to).ok_or(QpError::Transition { from, to })?;
     let missing = required & !given;
     let excess = given & !(required | optional | mask::STATE);
     if missing != 0 || excess != 0 {
@@ -128,115 +177,5 @@ pub(crate) fn apply(to: &mut QpAttr, from: &QpAttr, given: u32) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn attr(state: QpState) -> QpAttr {
-        QpAttr {
-            state,
-            ..QpAttr::default()
-        }
-    }
-
-    #[test]
-    fn the_usual_way_up() {
-        use QpState::*;
-        let init = mask::STATE | mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS;
-        assert_eq!(check(Reset, &attr(Init), init), Ok(Init));
-        let rtr = mask::STATE
-            | mask::AV
-            | mask::PATH_MTU
-            | mask::DEST_QPN
-            | mask::RQ_PSN
-            | mask::MAX_DEST_RD_ATOMIC
-            | mask::MIN_RNR_TIMER;
-        assert_eq!(check(Init, &attr(Rtr), rtr), Ok(Rtr));
-        let rts = mask::STATE
-            | mask::TIMEOUT
-            | mask::RETRY_CNT
-            | mask::RNR_RETRY
-            | mask::SQ_PSN
-            | mask::MAX_QP_RD_ATOMIC;
-        assert_eq!(check(Rtr, &attr(Rts), rts), Ok(Rts));
-        assert_eq!(
-            check(Rts, &attr(Sqd), mask::STATE | mask::EN_SQD_ASYNC_NOTIFY),
-            Ok(Sqd)
-        );
-        assert_eq!(check(Sqd, &attr(Rts), mask::STATE), Ok(Rts));
-    }
-
-    #[test]
-    fn missing_and_excess_attributes_are_named() {
-        let given = mask::STATE | mask::PORT | mask::ACCESS_FLAGS | mask::SQ_PSN;
-        assert_eq!(
-            check(QpState::Reset, &attr(QpState::Init), given),
-            Err(QpError::Mask {
-                from: QpState::Reset,
-                to: QpState::Init,
-                missing: mask::PKEY_INDEX,
-                excess: mask::SQ_PSN,
-            })
-        );
-    }
-
-    #[test]
-    fn steps_cannot_be_skipped_and_sqe_is_not_for_rc() {
-        use QpState::*;
-        for (from, to) in [
-            (Reset, Rtr),
-            (Init, Rts),
-            (Rtr, Sqd),
-            (Err, Rts),
-            (Rts, Init),
-            (Rts, Sqe),
-        ] {
-            let r = check(from, &attr(to), mask::STATE);
-            assert_eq!(
-                r,
-                core::result::Result::Err(QpError::Transition { from, to })
-            );
-        }
-        // without STATE the state stays, which RESET, RTR and ERR do not allow
-        assert!(check(Rtr, &attr(Rtr), mask::MIN_RNR_TIMER).is_err());
-        assert!(check(Err, &attr(Err), 0).is_err());
-        assert_eq!(check(Rts, &attr(Reset), mask::MIN_RNR_TIMER), Ok(Rts));
-    }
-
-    #[test]
-    fn reset_and_error_are_reached_from_everywhere_without_attributes() {
-        use QpState::*;
-        for from in [Reset, Init, Rtr, Rts, Sqd, Sqe, Err] {
-            for to in [Reset, Err] {
-                assert_eq!(check(from, &attr(to), mask::STATE), Ok(to));
-                assert!(check(from, &attr(to), mask::STATE | mask::PORT).is_err());
-            }
-        }
-    }
-
-    #[test]
-    fn values_have_limits() {
-        let a = QpAttr {
-            min_rnr_timer: 32,
-            ..attr(QpState::Rts)
-        };
-        let r = check(QpState::Rts, &a, mask::MIN_RNR_TIMER);
-        assert_eq!(
-            r,
-            Err(QpError::Value {
-                name: "min_rnr_timer",
-                value: 32,
-                limit: 31
-            })
-        );
-        let a = QpAttr {
-            port: 2,
-            ..attr(QpState::Init)
-        };
-        assert!(check(QpState::Init, &a, mask::PORT).is_err());
-        let a = QpAttr {
-            max_rd_atomic: 17,
-            ..attr(QpState::Sqd)
-        };
-        assert!(check(QpState::Sqd, &a, mask::MAX_QP_RD_ATOMIC).is_err());
-    }
-}
+#[path = "state_tests.rs"]
+mod tests;

@@ -166,11 +166,61 @@ pub mod mask {
     pub const CAP: u32 = 1 << 19;
     pub const DEST_QPN: u32 = 1 << 20;
     pub const RATE_LIMIT: u32 = 1 << 25;
+
+    /// Each bit that a modify call of today's interface can set, with its name in `infiniband/verbs.h`.
+    pub const NAMES: [(u32, &str); 21] = [
+        (STATE, "IBV_QP_STATE"),
+        (CUR_STATE, "IBV_QP_CUR_STATE"),
+        (EN_SQD_ASYNC_NOTIFY, "IBV_QP_EN_SQD_ASYNC_NOTIFY"),
+        (ACCESS_FLAGS, "IBV_QP_ACCESS_FLAGS"),
+        (PKEY_INDEX, "IBV_QP_PKEY_INDEX"),
+        (PORT, "IBV_QP_PORT"),
+        (QKEY, "IBV_QP_QKEY"),
+        (AV, "IBV_QP_AV"),
+        (PATH_MTU, "IBV_QP_PATH_MTU"),
+        (TIMEOUT, "IBV_QP_TIMEOUT"),
+        (RETRY_CNT, "IBV_QP_RETRY_CNT"),
+        (RNR_RETRY, "IBV_QP_RNR_RETRY"),
+        (RQ_PSN, "IBV_QP_RQ_PSN"),
+        (MAX_QP_RD_ATOMIC, "IBV_QP_MAX_QP_RD_ATOMIC"),
+        (ALT_PATH, "IBV_QP_ALT_PATH"),
+        (MIN_RNR_TIMER, "IBV_QP_MIN_RNR_TIMER"),
+        (SQ_PSN, "IBV_QP_SQ_PSN"),
+        (MAX_DEST_RD_ATOMIC, "IBV_QP_MAX_DEST_RD_ATOMIC"),
+        (PATH_MIG_STATE, "IBV_QP_PATH_MIG_STATE"),
+        (CAP, "IBV_QP_CAP"),
+        (DEST_QPN, "IBV_QP_DEST_QPN"),
+    ];
 }
 
-/// The way of an RC QP from RESET to RTS: each state with what must be given to get there, beside [`mask::STATE`] (IBTA
+/// Bits of [`mask`] by their names, for messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttrNames(pub u32);
+
+impl core::fmt::Display for AttrNames {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let mut rest = self.0;
+        let mut between = "";
+        for (bit, name) in mask::NAMES {
+            if self.0 & bit != 0 {
+                rest &= !bit;
+                write!(f, "{between}{name}")?;
+                between = ", ";
+            }
+        }
+        if rest != 0 || self.0 == 0 {
+            write!(f, "{between}{rest:#x}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The way of a QP from RESET to RTS: each state with what must be given to get there, beside [`mask::STATE`] (IBTA
 /// 11.2.5.2, table "QP state transition properties").
-pub const RC_STEPS: [(QpState, u32); 3] = [
+pub type Steps = [(QpState, u32); 3];
+
+/// [`Steps`] of an RC QP.
+pub const RC_STEPS: Steps = [
     (
         QpState::Init,
         mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS,
@@ -188,6 +238,26 @@ pub const RC_STEPS: [(QpState, u32); 3] = [
         QpState::Rts,
         mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::SQ_PSN | mask::MAX_QP_RD_ATOMIC,
     ),
+];
+
+/// [`Steps`] of a UC QP.
+pub const UC_STEPS: Steps = [
+    (
+        QpState::Init,
+        mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS,
+    ),
+    (
+        QpState::Rtr,
+        mask::AV | mask::PATH_MTU | mask::DEST_QPN | mask::RQ_PSN,
+    ),
+    (QpState::Rts, mask::SQ_PSN),
+];
+
+/// [`Steps`] of a UD QP.
+pub const UD_STEPS: Steps = [
+    (QpState::Init, mask::PKEY_INDEX | mask::PORT | mask::QKEY),
+    (QpState::Rtr, 0),
+    (QpState::Rts, mask::SQ_PSN),
 ];
 
 /// Attributes that `modify_qp` sets and `query_qp` shows.
@@ -227,6 +297,8 @@ pub struct QpAttr {
     pub dest_qpn: u32,
     /// An SQ_DRAINED event is wanted.
     pub sqd_async_notify: bool,
+    /// Query only: in SQD, and requests that had started are not complete.
+    pub sq_draining: bool,
 }
 
 impl Default for QpAttr {
@@ -249,6 +321,7 @@ impl Default for QpAttr {
             min_rnr_timer: 0,
             dest_qpn: 0,
             sqd_async_notify: false,
+            sq_draining: false,
         }
     }
 }
@@ -274,9 +347,7 @@ pub enum QpError {
         to: QpState,
     },
     /// Attributes missing or not allowed in this transition (IBTA table "QP state transition properties").
-    #[error(
-        "going from {from:?} to {to:?}: missing attributes {missing:#x}, not allowed {excess:#x}"
-    )]
+    #[error("going from {from:?} to {to:?}{}", Lists(*.missing, *.excess))]
     Mask {
         /// Present state.
         from: QpState,
@@ -287,6 +358,12 @@ pub enum QpError {
         /// Mask bits that are not allowed here.
         excess: u32,
     },
+    /// SQD, and what had started is not complete: only RESET and ERR can be reached, and nothing be changed (IBTA
+    /// 10.3.1).
+    #[error(
+        "a queue pair in SQD cannot be modified before its send queue is drained; wait for IBV_EVENT_SQ_DRAINED"
+    )]
+    Draining,
     /// A value out of range.
     #[error("{name} {value} is out of range: {limit} at most")]
     Value {
@@ -297,4 +374,21 @@ pub enum QpError {
         /// Largest value allowed.
         limit: u64,
     },
+}
+
+/// What is wrong with a mask, as the end of a sentence.
+struct Lists(u32, u32);
+
+impl core::fmt::Display for Lists {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let Lists(missing, excess) = *self;
+        if missing != 0 {
+            write!(f, " takes {}, not given", AttrNames(missing))?;
+        }
+        match (missing, excess) {
+            (_, 0) => Ok(()),
+            (0, _) => write!(f, " takes no {}", AttrNames(excess)),
+            _ => write!(f, ", and no {}", AttrNames(excess)),
+        }
+    }
 }

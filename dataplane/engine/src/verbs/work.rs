@@ -146,12 +146,14 @@ pub enum WcStatus {
 }
 
 impl WcStatus {
-    /// `vendor_err` of a completion with this status, as users see it from mlx5 (0x81 for exhausted
-    /// retries, 0xf9 for a flush, ...); where no value is known, the CQE syndrome of `enum mlx5_cqe_syndrome`.
+    /// `vendor_err` of a completion with this status, as users see it from mlx5: logs of users name 0x51 (linux-rdma/perftest
+    /// issue 173), 0x68 (openucx/ucx issue 1151), 0x81 (openucx/ucx pull request 6871), 0x89 (openucx/ucx issue 5472), 0x8a
+    /// (charmplusplus/charm issue 2532), 0x8e (kvcache-ai/Mooncake issue 3299) and 0xf9 (linux-nvme/nvme-cli issue 3268).
+    /// Where no value is known, the CQE syndrome of `enum mlx5_cqe_syndrome`.
     pub const fn vendor_err(self) -> u32 {
         match self {
-            WcStatus::LocLenErr => 0x01,
-            WcStatus::LocQpOpErr => 0x02,
+            WcStatus::LocLenErr => 0x8e,
+            WcStatus::LocQpOpErr => 0x68,
             WcStatus::LocProtErr => 0x51,
             WcStatus::WrFlushErr => 0xf9,
             WcStatus::MwBindErr => 0x06,
@@ -163,6 +165,27 @@ impl WcStatus {
             WcStatus::RetryExcErr => 0x81,
             WcStatus::RnrRetryExcErr => 0x87,
             _ => 0,
+        }
+    }
+
+    /// The name without `IBV_WC_`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            WcStatus::Success => "SUCCESS",
+            WcStatus::LocLenErr => "LOC_LEN_ERR",
+            WcStatus::LocQpOpErr => "LOC_QP_OP_ERR",
+            WcStatus::LocEecOpErr => "LOC_EEC_OP_ERR",
+            WcStatus::LocProtErr => "LOC_PROT_ERR",
+            WcStatus::WrFlushErr => "WR_FLUSH_ERR",
+            WcStatus::MwBindErr => "MW_BIND_ERR",
+            WcStatus::BadRespErr => "BAD_RESP_ERR",
+            WcStatus::LocAccessErr => "LOC_ACCESS_ERR",
+            WcStatus::RemInvReqErr => "REM_INV_REQ_ERR",
+            WcStatus::RemAccessErr => "REM_ACCESS_ERR",
+            WcStatus::RemOpErr => "REM_OP_ERR",
+            WcStatus::RetryExcErr => "RETRY_EXC_ERR",
+            WcStatus::RnrRetryExcErr => "RNR_RETRY_EXC_ERR",
+            WcStatus::GeneralErr => "GENERAL_ERR",
         }
     }
 }
@@ -219,7 +242,7 @@ pub struct Completion {
     pub solicited: bool,
 }
 
-/// `enum ibv_event_type`, the part that concerns QPs.
+/// `enum ibv_event_type`: what the engine and the port report.
 #[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -230,6 +253,24 @@ pub enum AsyncKind {
     QpAccessErr = 3,
     CommEst = 4,
     SqDrained = 5,
+    PortActive = 9,
+    PortErr = 10,
+}
+
+impl AsyncKind {
+    /// The name without `IBV_EVENT_`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            AsyncKind::CqErr => "CQ_ERR",
+            AsyncKind::QpFatal => "QP_FATAL",
+            AsyncKind::QpReqErr => "QP_REQ_ERR",
+            AsyncKind::QpAccessErr => "QP_ACCESS_ERR",
+            AsyncKind::CommEst => "COMM_EST",
+            AsyncKind::SqDrained => "SQ_DRAINED",
+            AsyncKind::PortActive => "PORT_ACTIVE",
+            AsyncKind::PortErr => "PORT_ERR",
+        }
+    }
 }
 
 /// What came out, in order.

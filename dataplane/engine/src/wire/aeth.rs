@@ -28,6 +28,19 @@ pub enum NakCode {
     InvalidRd = 4,
 }
 
+impl NakCode {
+    /// As people name it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            NakCode::PsnSequence => "PSN sequence error",
+            NakCode::InvalidRequest => "invalid request",
+            NakCode::RemoteAccess => "remote access error",
+            NakCode::RemoteOperational => "remote operational error",
+            NakCode::InvalidRd => "invalid RD request",
+        }
+    }
+}
+
 /// What an acknowledgement says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Syndrome {

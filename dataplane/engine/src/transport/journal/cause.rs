@@ -2,6 +2,7 @@
 
 use super::Kind;
 use crate::memory::{Access, AccessError};
+use crate::verbs::Fault;
 use crate::wire::Opcode;
 use crate::wire::aeth::NakCode;
 
@@ -104,11 +105,41 @@ pub enum Cause {
     ReceiveKey(AccessError),
     /// Responder: a receive request with more entries than one may have.
     ReceiveEntries(u32),
-    /// Responder: the program's memory could not be reached.
+    /// Responder: the memory of a receive request could not be reached.
+    ReceiveMemory,
+    /// Responder: the memory of a WRITE or READ could not be reached.
     ResponderMemory,
 }
 
 impl Cause {
+    /// Its row in the table of faults, which says what follows from it.
+    pub const fn fault(&self) -> Fault {
+        match self {
+            Cause::Modified | Cause::Closed => Fault::Flushed,
+            Cause::CqOverflow => Fault::CqOverflow,
+            Cause::RetriesExceeded(_) => Fault::RetriesExceeded,
+            Cause::RnrExceeded => Fault::RnrExceeded,
+            Cause::Refused(code) => Fault::answered(*code),
+            Cause::LocalKey(_) => Fault::LocalKey,
+            Cause::LocalMemory => Fault::LocalMemory,
+            Cause::BadRequest => Fault::BadRequest,
+            Cause::TooLong => Fault::TooLong,
+            Cause::NoReadCredits => Fault::NoReadCredits,
+            Cause::PeerOrder(_)
+            | Cause::PeerOperation(_)
+            | Cause::PacketLength { .. }
+            | Cause::MessageLength { .. }
+            | Cause::TooManyReads { .. }
+            | Cause::QpRight(_) => Fault::InvalidRequest,
+            Cause::RemoteKey { .. } => Fault::RemoteAccess,
+            Cause::ReceiveTooShort { .. } => Fault::SendTooLong,
+            Cause::ReceiveKey(_) => Fault::ReceiveKey,
+            Cause::ReceiveEntries(_) => Fault::ReceiveEntries,
+            Cause::ReceiveMemory => Fault::ReceiveMemory,
+            Cause::ResponderMemory => Fault::TargetMemory,
+        }
+    }
+
     /// Whether this is how connections end when nothing is wrong: the program itself did it.
     pub const fn is_orderly(&self) -> bool {
         matches!(self, Cause::Modified | Cause::Closed)

@@ -103,8 +103,7 @@ fn wc_opcode(op: WrOpcode) -> WcOpcode {
 
 /// SQD: reports, once, that all that had started is complete.
 pub(crate) fn drained(qp: &mut Qp, env: &mut Env<'_>) {
-    let idle = qp.req.head == qp.req.started;
-    if qp.req.drain_wanted && qp.state == QpState::Sqd && idle {
+    if qp.req.drain_wanted && qp.state == QpState::Sqd && !qp.req.is_draining() {
         qp.req.drain_wanted = false;
         env.event(qp, AsyncKind::SqDrained);
     }
@@ -124,7 +123,7 @@ pub(crate) fn placed(qp: &mut Qp, outcome: Outcome, env: &mut Env<'_>) {
     }
     if outcome == Outcome::Fault {
         if let Some(index) = r.read_of(number) {
-            r.set_error(index, WcStatus::LocProtErr, Cause::LocalMemory);
+            r.set_error(index, Cause::LocalMemory);
         }
     }
     complete(qp, env);

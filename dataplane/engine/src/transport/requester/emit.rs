@@ -53,8 +53,8 @@ fn start(qp: &mut Qp, env: &mut Env<'_>) -> bool {
         return false;
     }
     let error = match w.error {
-        Some(status @ WcStatus::LocLenErr) => Some((status, Cause::TooLong)),
-        Some(status) => Some((status, Cause::BadRequest)),
+        Some(WcStatus::LocLenErr) => Some(Cause::TooLong),
+        Some(_) => Some(Cause::BadRequest),
         None => refuse(qp, index, &w, env),
     };
     let psns = if error.is_some() {
@@ -73,8 +73,8 @@ fn start(qp: &mut Qp, env: &mut Env<'_>) -> bool {
     let w = r.wqe_mut(index);
     w.first = first;
     w.psns = psns;
-    if let Some((status, cause)) = error {
-        r.set_error(index, status, cause);
+    if let Some(cause) = error {
+        r.set_error(index, cause);
         complete(qp, env);
         return false;
     }
@@ -85,19 +85,19 @@ fn start(qp: &mut Qp, env: &mut Env<'_>) -> bool {
 }
 
 /// Why a request that is sound in itself may not start.
-fn refuse(qp: &Qp, index: u32, w: &SendWqe, env: &Env<'_>) -> Option<(WcStatus, Cause)> {
+fn refuse(qp: &Qp, index: u32, w: &SendWqe, env: &Env<'_>) -> Option<Cause> {
     let access = if w.is_read() {
         Access::LOCAL_WRITE
     } else {
         Access::LOCAL_READ
     };
     if w.is_read() && qp.req.max_rd_atomic == 0 {
-        return Some((WcStatus::LocQpOpErr, Cause::NoReadCredits));
+        return Some(Cause::NoReadCredits);
     }
     let sges = &qp.req.sges[qp.req.sge_range(index)];
     sge::check_all(sges, access, qp.pd, env.mrs)
         .err()
-        .map(|error| (WcStatus::LocProtErr, Cause::LocalKey(error)))
+        .map(Cause::LocalKey)
 }
 
 /// Opcodes by place in the message: middle, first, last, only.
@@ -166,7 +166,7 @@ fn emit_data(qp: &mut Qp, env: &mut Env<'_>) -> bool {
             Ok((first, count)) => Payload::Memory { first, count },
             // The region went away since the request started.
             Err(error) => {
-                r.set_error(index, WcStatus::LocProtErr, Cause::LocalKey(error));
+                r.set_error(index, Cause::LocalKey(error));
                 complete(qp, env);
                 return false;
             }

@@ -311,9 +311,9 @@ impl Requester {
         let supported =
             wr.opcode.is_some() && matches!(op, Send | SendImm | Write | WriteImm | Read);
         let error = if !supported || (wr.inline && op == Read) || (too_many && !wr.inline) {
-            Some(WcStatus::LocQpOpErr)
+            Some(Cause::BadRequest)
         } else if len > MAX_MESSAGE || (wr.inline && len > u64::from(self.max_inline)) {
-            Some(WcStatus::LocLenErr)
+            Some(Cause::TooLong)
         } else {
             None
         };
@@ -335,7 +335,7 @@ impl Requester {
             imm: wr.imm_or_rkey,
             slot: wr.slot,
             place_end: 0,
-            error,
+            error: error.map(|cause| cause.fault().status()),
             op,
             num_sge: num_sge as u8,
             signaled: wr.signaled || self.sig_all,
@@ -390,10 +390,10 @@ impl Requester {
     }
 
     /// Gives a request its error, unless it or one before it has one.
-    fn set_error(&mut self, index: u32, status: WcStatus, cause: Cause) {
+    fn set_error(&mut self, index: u32, cause: Cause) {
         if !self.stopped_at(index) {
             self.stop = Some(index);
-            self.wqe_mut(index).error = Some(status);
+            self.wqe_mut(index).error = Some(cause.fault().status());
             self.cause = cause;
         }
     }
@@ -401,6 +401,11 @@ impl Requester {
     /// Retries left of `retry_cnt` and of `rnr_retry`.
     pub fn retries_left(&self) -> (u8, u8) {
         (self.retry_left, self.rnr_left)
+    }
+
+    /// Whether requests that have started are not complete: what SQD waits for.
+    pub fn is_draining(&self) -> bool {
+        self.head != self.started
     }
 
     /// Requests that are not complete.

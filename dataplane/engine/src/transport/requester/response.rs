@@ -7,7 +7,6 @@ use crate::memory::Access;
 use crate::transport::env::{Env, count};
 use crate::transport::journal::Cause;
 use crate::transport::qp::Qp;
-use crate::verbs::WcStatus;
 use crate::wire::aeth::{Aeth, NakCode, Syndrome};
 use crate::wire::{Opcode, Operation, Packet, Psn};
 
@@ -174,7 +173,7 @@ fn on_read_response(qp: &mut Qp, packet: &Packet, tag: u32, env: &mut Env<'_>) {
                 r.place_issued = r.place_issued.wrapping_add(1);
             }
             Err(error) => {
-                r.set_error(index, WcStatus::LocProtErr, Cause::LocalKey(error));
+                r.set_error(index, Cause::LocalKey(error));
                 complete(qp, env);
                 return;
             }

@@ -6,7 +6,6 @@ use super::{Wait, complete};
 use crate::transport::env::{Env, count};
 use crate::transport::journal::{Cause, Kind, Retry};
 use crate::transport::qp::Qp;
-use crate::verbs::WcStatus;
 use crate::wire::aeth::NakCode;
 use crate::wire::{Psn, aeth};
 
@@ -53,12 +52,12 @@ fn exhausted(qp: &mut Qp, why: Retry, env: &mut Env<'_>) {
     count!(qp, env, req_transport_retries_exceeded);
     qp.cold.journal.note(env.now, why.kind(), qp.req.una, 0);
     let (index, cause) = (qp.req.una_wqe, Cause::RetriesExceeded(why));
-    give_up(qp, index, WcStatus::RetryExcErr, cause, env);
+    give_up(qp, index, cause, env);
 }
 
 /// The request at `index` has failed; it says so in its turn.
-fn give_up(qp: &mut Qp, index: u32, status: WcStatus, cause: Cause, env: &mut Env<'_>) {
-    qp.req.set_error(index, status, cause);
+fn give_up(qp: &mut Qp, index: u32, cause: Cause, env: &mut Env<'_>) {
+    qp.req.set_error(index, cause);
     qp.req.restart_ack_timer(env.now, env.timers, qp.slot);
     complete(qp, env);
 }
@@ -152,8 +151,8 @@ pub(crate) fn rnr_nak(qp: &mut Qp, psn: Psn, timer: u8, env: &mut Env<'_>) {
         if r.rnr_left == 0 {
             count!(qp, env, req_rnr_retries_exceeded);
             qp.cold.journal.note(env.now, Kind::RnrNak, psn, 0);
-            let (index, status) = (r.una_wqe, WcStatus::RnrRetryExcErr);
-            give_up(qp, index, status, Cause::RnrExceeded, env);
+            let index = r.una_wqe;
+            give_up(qp, index, Cause::RnrExceeded, env);
             return;
         }
         r.rnr_left -= 1;
@@ -171,12 +170,7 @@ pub(crate) fn refused(qp: &mut Qp, psn: Psn, code: NakCode, env: &mut Env<'_>) {
     let Some(index) = request_of(qp, psn) else {
         return;
     };
-    let status = match code {
-        NakCode::InvalidRequest => WcStatus::RemInvReqErr,
-        NakCode::RemoteAccess => WcStatus::RemAccessErr,
-        _ => WcStatus::RemOpErr,
-    };
-    give_up(qp, index, status, Cause::Refused(code), env);
+    give_up(qp, index, Cause::Refused(code), env);
     // Responses of a READ before it are missing and will not come by themselves.
     if qp.can_send() && qp.req.una != psn {
         implied_nak(qp, env);
@@ -189,8 +183,7 @@ pub(crate) fn fetch_fault(qp: &mut Qp, psn: Psn, env: &mut Env<'_>) {
     // It may have been a retry of something acknowledged in the meantime: then only the packets that were
     // dropped behind it have to go out again.
     if let Some(index) = request_of(qp, psn) {
-        qp.req
-            .set_error(index, WcStatus::LocProtErr, Cause::LocalMemory);
+        qp.req.set_error(index, Cause::LocalMemory);
     }
     // During an RNR wait it has gone back already.
     if qp.req.wait != Wait::Rnr {

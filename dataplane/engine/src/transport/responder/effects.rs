@@ -6,10 +6,10 @@ use crate::transport::env::{Env, count};
 use crate::transport::journal::{Cause, FailedRequest};
 use crate::transport::qp::Qp;
 use crate::verbs::{
-    AsyncKind, Completion, Event, QpState, RecvQueues, WC_WITH_IMM, WcOpcode, WcStatus,
+    Completion, Event, Fault, QpState, RecvQueues, WC_WITH_IMM, WcOpcode, WcStatus,
 };
 use crate::wire::Psn;
-use crate::wire::aeth::{NakCode, Syndrome};
+use crate::wire::aeth::Syndrome;
 
 /// What kind of thing waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,14 +22,9 @@ pub(super) enum Kind {
     Read(u8),
     /// A NAK after which the QP goes on: sequence error, RNR.
     SoftNak(Syndrome),
-    /// A NAK after which the QP is in ERR.
-    FatalNak {
-        code: NakCode,
-        /// How the receive request in progress completes.
-        recv: Option<WcStatus>,
-        /// What is reported where no completion says it.
-        event: Option<AsyncKind>,
-    },
+    /// A NAK after which the QP is in ERR; the fault's row says which, how the receive request in progress completes
+    /// and what is reported where no completion says it.
+    FatalNak(Fault),
 }
 
 /// The receive completion that comes with the last packet of a message.
@@ -208,8 +203,8 @@ pub(crate) fn drain(qp: &mut Qp, env: &mut Env<'_>) {
                 super::read::activate(qp, job);
             }
             Kind::SoftNak(syndrome) => emit_ack(qp, effect.psn, syndrome, env),
-            Kind::FatalNak { code, recv, event } => {
-                fatal(qp, effect.psn, code, recv, event, env);
+            Kind::FatalNak(fault) => {
+                fatal(qp, effect.psn, fault, fault.row().receive, env);
             }
         }
     }
@@ -239,45 +234,42 @@ fn data(qp: &mut Qp, effect: &Effect, env: &mut Env<'_>) {
 /// Payload could not be written to the program's memory. For the peer the operation failed at this end
 /// (IBTA 9.7.5.2: remote operational error); here the receive request of a SEND did, or else the QP.
 fn fault(qp: &mut Qp, effect: &Effect, env: &mut Env<'_>) {
-    qp.cold.journal.refusal = Some(Cause::ResponderMemory);
     if effect.kind == Kind::Write {
-        let event = Some(AsyncKind::QpFatal);
-        fatal(qp, effect.psn, NakCode::RemoteOperational, None, event, env);
+        qp.cold.journal.refusal = Some(Cause::ResponderMemory);
+        fatal(qp, effect.psn, Fault::TargetMemory, None, env);
         if let Some(received) = &effect.received {
             complete(qp, received, WcStatus::WrFlushErr, env);
         }
         return;
     }
+    let cause = Cause::ReceiveMemory;
+    qp.cold.journal.refusal = Some(cause);
+    let (fault, status) = (cause.fault(), cause.fault().row().receive);
     // The message may have arrived to its end, or not yet.
     let received = effect.received.or_else(|| qp.resp.effects.take_end());
-    let in_progress = received.is_none().then_some(WcStatus::LocProtErr);
-    if let Some(received) = &received {
-        let len = received.byte_len.into();
-        note_receive(qp, received.wr_id, len, WcStatus::LocProtErr);
+    let ended = received.as_ref().zip(status);
+    if let Some((received, status)) = ended {
+        note_receive(qp, received.wr_id, received.byte_len.into(), status);
     }
-    fatal(
-        qp,
-        effect.psn,
-        NakCode::RemoteOperational,
-        in_progress,
-        None,
-        env,
-    );
-    if let Some(received) = &received {
-        complete(qp, received, WcStatus::LocProtErr, env);
+    let in_progress = if ended.is_none() { status } else { None };
+    fatal(qp, effect.psn, fault, in_progress, env);
+    if let Some((received, status)) = ended {
+        complete(qp, received, status, env);
     }
 }
 
-/// The NAK after which the QP is in ERR.
+/// The NAK after which the QP is in ERR; the receive request in progress completes with `recv`.
 pub(super) fn fatal(
     qp: &mut Qp,
     psn: Psn,
-    code: NakCode,
+    fault: Fault,
     recv: Option<WcStatus>,
-    event: Option<AsyncKind>,
     env: &mut Env<'_>,
 ) {
-    emit_ack(qp, psn, Syndrome::Nak(code), env);
+    let row = fault.row();
+    if let Some(code) = row.nak {
+        emit_ack(qp, psn, Syndrome::Nak(code), env);
+    }
     if let Some(status) = recv {
         if qp.resp.recv_taken {
             let (wr_id, space) = (qp.resp.recv.wr_id, qp.resp.recv_space);
@@ -286,7 +278,7 @@ pub(super) fn fatal(
         fail_receive(qp, status, env);
     }
     let cause = qp.cold.journal.refusal.unwrap_or(Cause::ResponderMemory);
-    match event {
+    match row.event {
         Some(kind) => qp.fail_with(kind, cause, env),
         None => qp.fail(cause, env),
     }

@@ -9,7 +9,7 @@ use crate::transport::journal::Cause;
 use crate::transport::qp::Qp;
 use crate::transport::state::MAX_RD_ATOMIC;
 use crate::verbs::AsyncKind;
-use crate::wire::aeth::{Aeth, NakCode, Syndrome};
+use crate::wire::aeth::{Aeth, Syndrome};
 use crate::wire::{ExtHeaders, Opcode, Packet, Psn};
 
 /// A READ that was accepted.
@@ -148,15 +148,15 @@ fn respond(qp: &mut Qp, env: &mut Env<'_>) {
             // The region went away since the request was accepted.
             Err(error) => {
                 count!(qp, env, resp_remote_access_errors);
-                let event = Some(AsyncKind::QpAccessErr);
-                qp.cold.journal.refusal = Some(Cause::RemoteKey {
+                let cause = Cause::RemoteKey {
                     rkey: job.rkey,
                     addr: va,
                     len,
                     right: Access::REMOTE_READ,
                     error,
-                });
-                fatal(qp, psn, NakCode::RemoteAccess, None, event, env);
+                };
+                qp.cold.journal.refusal = Some(cause);
+                fatal(qp, psn, cause.fault(), None, env);
                 return;
             }
         }
@@ -217,17 +217,11 @@ pub(crate) fn fetch_fault(qp: &mut Qp, psn: Psn, env: &mut Env<'_>) {
     if !qp.can_receive() {
         return;
     }
-    qp.cold.journal.refusal = Some(Cause::ResponderMemory);
+    let cause = Cause::ResponderMemory;
+    qp.cold.journal.refusal = Some(cause);
     if env.tx_room() {
-        fatal(
-            qp,
-            psn,
-            NakCode::RemoteOperational,
-            None,
-            Some(AsyncKind::QpFatal),
-            env,
-        );
+        fatal(qp, psn, cause.fault(), None, env);
     } else {
-        qp.fail_with(AsyncKind::QpFatal, Cause::ResponderMemory, env);
+        qp.fail_with(AsyncKind::QpFatal, cause, env);
     }
 }

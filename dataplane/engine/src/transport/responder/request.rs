@@ -10,7 +10,7 @@ use crate::transport::env::{Env, count};
 use crate::transport::journal::Cause;
 use crate::transport::qp::Qp;
 use crate::transport::sge::Cursor;
-use crate::verbs::{AsyncKind, MAX_SGE, QpState, RecvQueues, WcOpcode, WcStatus};
+use crate::verbs::{AsyncKind, MAX_SGE, QpState, RecvQueues, WcOpcode};
 use crate::wire::aeth::{NakCode, Syndrome};
 use crate::wire::{HeaderSet, OpcodeInfo, Operation, Packet, Position};
 
@@ -21,45 +21,15 @@ const MAX_MESSAGE: u32 = 1 << 31;
 enum Refusal {
     /// No receive request is there: later.
     NotReady,
-    /// Not like this, and not later either.
-    Fatal {
-        code: NakCode,
-        recv: Option<WcStatus>,
-        event: Option<AsyncKind>,
-        cause: Cause,
-    },
+    /// Not like this, and not later either: [`Fault`](crate::verbs::Fault)'s table says what follows.
+    Fatal(Cause),
 }
 
 impl Refusal {
-    /// The peer broke the rules.
-    const fn invalid(cause: Cause) -> Refusal {
-        Refusal::Fatal {
-            code: NakCode::InvalidRequest,
-            recv: None,
-            event: Some(AsyncKind::QpReqErr),
-            cause,
-        }
-    }
-
     /// Key, range or rights.
     fn access(cause: Cause, qp: &mut Qp, env: &mut Env<'_>) -> Refusal {
         count!(qp, env, resp_remote_access_errors);
-        Refusal::Fatal {
-            code: NakCode::RemoteAccess,
-            recv: None,
-            event: Some(AsyncKind::QpAccessErr),
-            cause,
-        }
-    }
-
-    /// The receive request is no good; its completion says so.
-    const fn receive(code: NakCode, status: WcStatus, cause: Cause) -> Refusal {
-        Refusal::Fatal {
-            code,
-            recv: Some(status),
-            event: None,
-            cause,
-        }
+        Refusal::Fatal(cause)
     }
 }
 
@@ -153,7 +123,7 @@ fn expected<Q: RecvQueues>(
     }
     let info = packet.opcode.info();
     let verdict = if !in_sequence(qp.resp.message, info) {
-        Err(Refusal::invalid(Cause::PeerOrder(packet.opcode)))
+        Err(Refusal::Fatal(Cause::PeerOrder(packet.opcode)))
     } else {
         match info.operation {
             Operation::Send if !info.headers.has(HeaderSet::IETH) => {
@@ -168,7 +138,7 @@ fn expected<Q: RecvQueues>(
                 verdict
             }
             Operation::ReadRequest => read(qp, packet, env),
-            _ => Err(Refusal::invalid(Cause::PeerOperation(packet.opcode))),
+            _ => Err(Refusal::Fatal(Cause::PeerOperation(packet.opcode))),
         }
     };
     match verdict {
@@ -180,17 +150,11 @@ fn expected<Q: RecvQueues>(
             let nak = Kind::SoftNak(Syndrome::Rnr { timer });
             qp.resp.nak_sent = qp.resp.effects.push_nak(packet.psn, nak);
         }
-        Err(Refusal::Fatal {
-            code,
-            recv,
-            event,
-            cause,
-        }) => {
+        Err(Refusal::Fatal(cause)) => {
             qp.resp.dead = true;
             qp.cold.journal.refusal = Some(cause);
-            qp.resp
-                .effects
-                .push_nak(packet.psn, Kind::FatalNak { code, recv, event });
+            let nak = Kind::FatalNak(cause.fault());
+            qp.resp.effects.push_nak(packet.psn, nak);
         }
     }
     drain(qp, env);
@@ -225,11 +189,7 @@ fn take_receive<Q: RecvQueues>(qp: &mut Qp, queues: &mut Q) -> Result<(), Refusa
     r.recv_cursor = Cursor::default();
     r.received = 0;
     if r.recv.num_sge as usize > MAX_SGE {
-        return Err(Refusal::receive(
-            NakCode::RemoteOperational,
-            WcStatus::LocQpOpErr,
-            Cause::ReceiveEntries(r.recv.num_sge),
-        ));
+        return Err(Refusal::Fatal(Cause::ReceiveEntries(r.recv.num_sge)));
     }
     let used = &r.recv.sges[..r.recv.num_sge as usize];
     r.recv_space = used.iter().map(|s| u64::from(s.length)).sum();
@@ -246,7 +206,7 @@ fn send<Q: RecvQueues>(
 ) -> Result<(), Refusal> {
     let len = packet.payload_len;
     if !length_fits(info.position, len, qp.mtu()) {
-        return Err(Refusal::invalid(wrong_length(qp, packet)));
+        return Err(Refusal::Fatal(wrong_length(qp, packet)));
     }
     if info.position.starts() {
         take_receive(qp, queues)?;
@@ -258,14 +218,10 @@ fn send<Q: RecvQueues>(
     // completes with a local length error in both.
     if u64::from(r.received) + u64::from(len) > r.recv_space {
         count!(qp, env, resp_local_length_error);
-        return Err(Refusal::receive(
-            NakCode::InvalidRequest,
-            WcStatus::LocLenErr,
-            Cause::ReceiveTooShort {
-                got: u64::from(r.received) + u64::from(len),
-                space: r.recv_space,
-            },
-        ));
+        return Err(Refusal::Fatal(Cause::ReceiveTooShort {
+            got: u64::from(r.received) + u64::from(len),
+            space: r.recv_space,
+        }));
     }
     if len > 0 {
         let sges = &r.recv.sges[..r.recv.num_sge as usize];
@@ -273,10 +229,7 @@ fn send<Q: RecvQueues>(
         let (first, count) = r
             .recv_cursor
             .slice(sges, len, Access::LOCAL_WRITE, qp.pd, env.mrs, slices)
-            .map_err(|error| {
-                let cause = Cause::ReceiveKey(error);
-                Refusal::receive(NakCode::RemoteOperational, WcStatus::LocProtErr, cause)
-            })?;
+            .map_err(|error| Refusal::Fatal(Cause::ReceiveKey(error)))?;
         place(qp, len, tag, first, count, env);
     }
     let r = &mut qp.resp;
@@ -317,16 +270,16 @@ fn write<Q: RecvQueues>(
         left > len
     };
     if !length_fits(info.position, len, mtu) {
-        return Err(Refusal::invalid(wrong_length(qp, packet)));
+        return Err(Refusal::Fatal(wrong_length(qp, packet)));
     }
     if !total_fits || left > MAX_MESSAGE {
-        return Err(Refusal::invalid(Cause::MessageLength { left, got: len }));
+        return Err(Refusal::Fatal(Cause::MessageLength { left, got: len }));
     }
     if starts {
         // A QP that does not take WRITEs at all: the request is invalid for it, whatever its key
         // (IBTA 9.7.4.1, requested function not supported by this QP; soft-RoCE rules alike).
         if !qp.access.allows(Access::REMOTE_WRITE) {
-            return Err(Refusal::invalid(Cause::QpRight(Access::REMOTE_WRITE)));
+            return Err(Refusal::Fatal(Cause::QpRight(Access::REMOTE_WRITE)));
         }
         // The whole range at once, so that nothing is written of a message that does not fit.
         if left > 0 {
@@ -371,14 +324,14 @@ fn read(qp: &mut Qp, packet: &Packet, env: &mut Env<'_>) -> Result<(), Refusal> 
     count!(qp, env, rx_read_requests);
     if packet.payload_len != 0 || len > MAX_MESSAGE {
         let (left, got) = (len, packet.payload_len);
-        return Err(Refusal::invalid(Cause::MessageLength { left, got }));
+        return Err(Refusal::Fatal(Cause::MessageLength { left, got }));
     }
     if qp.resp.reads_pending >= qp.resp.max_reads {
         let limit = qp.resp.max_reads;
-        return Err(Refusal::invalid(Cause::TooManyReads { limit }));
+        return Err(Refusal::Fatal(Cause::TooManyReads { limit }));
     }
     if !qp.access.allows(Access::REMOTE_READ) {
-        return Err(Refusal::invalid(Cause::QpRight(Access::REMOTE_READ)));
+        return Err(Refusal::Fatal(Cause::QpRight(Access::REMOTE_READ)));
     }
     let (va, rkey) = (packet.ext.va, packet.ext.rkey);
     if len > 0 {

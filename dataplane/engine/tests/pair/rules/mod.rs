@@ -4,6 +4,7 @@
 mod acks;
 mod adaptive;
 mod checks;
+mod faults;
 mod impaired;
 mod post_mortem;
 mod requester;

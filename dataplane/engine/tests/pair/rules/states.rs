@@ -325,7 +325,22 @@ fn sqd_finishes_what_has_started_and_says_so() {
     let given = mask::STATE | mask::EN_SQD_ASYNC_NOTIFY;
     b.node(0).modify(qp, &attr, given, now).expect("RTS to SQD");
     assert!(b.events(0).is_empty(), "the first WRITE is on its way");
+    // Until then nothing can be changed, and the way back is closed (IBTA 10.3.1).
+    assert!(b.query(0).sq_draining);
+    for (state, given) in [
+        (QpState::Rts, mask::STATE),
+        (QpState::Sqd, mask::RETRY_CNT),
+        (QpState::Sqd, mask::STATE | mask::RETRY_CNT),
+    ] {
+        let attr = QpAttr {
+            state,
+            ..QpAttr::default()
+        };
+        let refused = b.node(0).modify(qp, &attr, given, now);
+        assert_eq!(refused, Err(QpError::Draining));
+    }
     b.run();
+    assert!(!b.query(0).sq_draining);
     assert_eq!(b.events(0), [AsyncKind::SqDrained]);
     assert_eq!(b.done(0), [(0, Success)]);
     assert_eq!(b.sent(0).len(), 5);
