@@ -197,7 +197,8 @@ fn the_message_names_what_is_missing_and_what_is_too_much() {
 
 #[test]
 fn values_have_limits() {
-    let limits: [(&str, u64, u32, fn(&mut QpAttr, u8)); 6] = [
+    type Set = fn(&mut QpAttr, u8);
+    let limits: [(&str, u64, u32, Set); 6] = [
         ("timeout", 31, mask::TIMEOUT, |a, v| a.timeout = v),
         ("retry_cnt", 7, mask::RETRY_CNT, |a, v| a.retry_cnt = v),
         ("rnr_retry", 7, mask::RNR_RETRY, |a, v| a.rnr_retry = v),
