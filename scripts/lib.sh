@@ -41,6 +41,17 @@ need() {
     as_root "${apt[@]}" install --no-install-recommends -y "${missing[@]}" >/dev/null
 }
 
+# rdma-core's Python tests are in the documentation of a package, and small images leave documentation out.
+need_pyverbs() {
+    local tests=/usr/share/doc/rdma-core/tests
+    need python3-pyverbs
+    [ -e "$tests/run_tests.py" ] && return 0
+    say "installing $tests, which this system's dpkg leaves out"
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 update
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 \
+        -o "DPkg::Options::=--path-include=$tests/*" install --reinstall -y python3-pyverbs >/dev/null
+}
+
 rust_is_recent() {
     local version
     command -v cargo >/dev/null && command -v rustc >/dev/null || return 1
