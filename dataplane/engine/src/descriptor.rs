@@ -111,9 +111,28 @@ impl Default for TxDesc {
     }
 }
 
-/// Payload of a received packet to be written to a program's memory.
+/// What is to be done to the memory of a [`Place`]. Operands are taken from the packet, so that a `Place` stays small.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlaceKind {
+    /// The packet's payload is written.
+    Payload,
+    /// A datagram: the 40 bytes of the GRH area as RoCE v2 lays it out, which the caller makes of the packet's IP header,
+    /// then the payload. [`Place::len`] includes the 40.
+    Datagram,
+    /// The packet's AtomicETH is executed on the 8 bytes of the one slice, whose address is a multiple of 8; the outcome is
+    /// [`Outcome::Value`] with what was there before.
+    Atomic,
+    /// The value of the packet's AtomicAckETH is written, in the byte order of the host.
+    AtomicAck,
+    /// The packet's payload, 8 bytes, is stored at once in the one slice, whose address is a multiple of 8.
+    AtomicWrite,
+}
+
+/// Something that a received packet does to a program's memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
+    /// What.
+    pub kind: PlaceKind,
     /// The QP.
     pub qp: QpId,
     /// Counts resets of the QP; hand it back unchanged.
@@ -122,9 +141,9 @@ pub struct Place {
     pub side: Side,
     /// The caller's tag of the packet, as given to [`crate::Engine::rx`].
     pub packet: u32,
-    /// Bytes, from the start of the packet's payload.
+    /// Bytes: of a payload, from its start.
     pub len: u32,
-    /// First slice in [`Outputs::slices`]; the payload fills the slices one after the other.
+    /// First slice in [`Outputs::slices`]; the bytes fill the slices one after the other.
     pub first: u32,
     /// Number of slices; at least 1 (nothing is placed for empty payloads).
     pub count: u8,
@@ -135,6 +154,8 @@ pub struct Place {
 pub enum Outcome {
     /// It is done.
     Done,
+    /// An atomic operation is done; this was there before.
+    Value(u64),
     /// It goes on elsewhere; the outcome will be reported.
     Pending,
     /// The memory could not be reached.

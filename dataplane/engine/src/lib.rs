@@ -20,7 +20,7 @@ pub mod verbs;
 pub mod wire;
 
 pub use counters::Counters;
-pub use descriptor::{MemSlice, NO_AH, Outcome, Outputs, Payload, Place, Side, TxDesc};
+pub use descriptor::{MemSlice, NO_AH, Outcome, Outputs, Payload, Place, PlaceKind, Side, TxDesc};
 pub use diagnosis::{Diagnosis, diagnose};
 pub use time::Nanos;
 pub use transport::journal::{Owner, PostMortem, PostMortems};

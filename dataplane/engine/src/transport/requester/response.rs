@@ -2,7 +2,7 @@
 
 use super::retry::{implied_nak, refused, rnr_nak, sequence_nak};
 use super::{Requester, complete};
-use crate::descriptor::{Place, Side};
+use crate::descriptor::{Place, PlaceKind, Side};
 use crate::memory::Access;
 use crate::transport::env::{Env, count};
 use crate::transport::journal::Cause;
@@ -162,6 +162,7 @@ fn on_read_response(qp: &mut Qp, packet: &Packet, tag: u32, env: &mut Env<'_>) {
         {
             Ok((first, count)) => {
                 env.out.place.push(Place {
+                    kind: PlaceKind::Payload,
                     qp: qp.id,
                     epoch: qp.place_epoch,
                     side: Side::Requester,

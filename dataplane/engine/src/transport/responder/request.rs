@@ -4,7 +4,7 @@
 use super::acknowledge;
 use super::effects::{Effect, Kind, Received, drain};
 use super::read::{ReadJob, repeat};
-use crate::descriptor::{MemSlice, Place, Side};
+use crate::descriptor::{MemSlice, Place, PlaceKind, Side};
 use crate::memory::Access;
 use crate::transport::env::{Env, count};
 use crate::transport::journal::Cause;
@@ -392,6 +392,7 @@ fn wrong_length(qp: &Qp, packet: &Packet) -> Cause {
 fn place(qp: &Qp, len: u32, tag: u32, first: u32, count: u8, env: &mut Env<'_>) {
     let (epoch, side) = (qp.place_epoch, Side::Responder);
     env.out.place.push(Place {
+        kind: PlaceKind::Payload,
         qp: qp.id,
         epoch,
         side,
