@@ -2,6 +2,7 @@
 //! is possible and by the daemon otherwise.
 
 use std::ffi::{c_int, c_void};
+use std::sync::atomic::AtomicBool;
 
 use libc::{size_t, ssize_t};
 use roceline_abi::control::{
@@ -11,7 +12,7 @@ use roceline_abi::control::{
 use crate::client::{self, Broken, Reply};
 use crate::context::Context;
 use crate::memory;
-use crate::say::{say, text};
+use crate::say::{say, say_once, text};
 use crate::sys::{self, fail};
 use crate::table::{self, Role};
 use crate::view;
@@ -127,9 +128,15 @@ unsafe fn forward(
     len: size_t,
 ) -> Option<ssize_t> {
     if !context.is_file(fd) {
-        let _held = table::LOCK.hold();
-        table::remove(fd);
+        if table::is_owner() {
+            let _held = table::LOCK.hold();
+            table::remove(fd);
+        }
         return None;
+    }
+    if !table::is_owner() {
+        // The child of a vfork or a bare clone: the connection is the parent's.
+        return Some(fail(libc::EIO));
     }
     if bytes.is_null() || len > MAX_PAYLOAD {
         return Some(fail(libc::EINVAL));
@@ -149,7 +156,12 @@ unsafe fn forward(
 
 fn ask(context: &'static Context, command: &Command<'_>) -> Result<(), c_int> {
     let _request = context.lock.hold();
-    let socket = context.socket().ok_or(libc::EIO)?;
+    let socket = context.socket().ok_or_else(|| {
+        if context.is_parents() {
+            say_parents(command.number & !EXTENDED);
+        }
+        libc::EIO
+    })?;
     // SAFETY: the lock is held.
     let into = unsafe { &mut *context.reply.get() };
 
@@ -170,6 +182,21 @@ fn ask(context: &'static Context, command: &Command<'_>) -> Result<(), c_int> {
         memory::deregistered(context, u32::from_ne_bytes(handle));
     }
     answered.map(|_| ())
+}
+
+/// Says to the child of a fork why it gets nothing. To give back what it has of the parent's is no mistake: exit handlers do.
+fn say_parents(number: u32) {
+    const GIVE_BACK: [u32; 8] = [4, 6, DEREG_MR, 16, 20, 27, 31, 35];
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !GIVE_BACK.contains(&number) {
+        say_once(
+            &SAID,
+            format_args!(
+                "this process was forked by the one that opened the device, and RDMA objects stay with that one: \
+                 open the device here, after the fork"
+            ),
+        );
+    }
 }
 
 /// Asks the daemon, and gives the program what it answers. The first word of the answer, the handle of a new object, comes back.

@@ -43,7 +43,7 @@ pub struct Context {
     next: AtomicPtr<Context>,
     /// Free to be used again; changed under the table's lock.
     free: AtomicU32,
-    /// The daemon is gone: no command can be answered any more.
+    /// Why no command can be answered any more: [`LOST`], [`PARENTS`], or 0.
     lost: AtomicU32,
     /// The end of the daemon as `end` sees it.
     pub(crate) end: End,
@@ -54,6 +54,11 @@ pub struct Context {
 
 // SAFETY: all fields are atomics but `reply`, which only the holder of `lock` uses.
 unsafe impl Sync for Context {}
+
+/// The daemon is gone, or what leads to it.
+const LOST: u32 = 1;
+/// It is the parent's of this process.
+const PARENTS: u32 = 2;
 
 /// All contexts that were ever made, live or free.
 static ALL: AtomicPtr<Context> = AtomicPtr::new(std::ptr::null_mut());
@@ -137,7 +142,7 @@ impl Context {
         let map = self.map.swap(std::ptr::null_mut(), Ordering::AcqRel);
         // A thread that still waits for a reply gets the end of the connection instead.
         let socket = self.socket.load(Ordering::Relaxed);
-        if socket >= 0 {
+        if socket >= 0 && table::is_current(socket) {
             sys::shutdown(socket);
         }
         let request = self.lock.hold();
@@ -145,10 +150,12 @@ impl Context {
         let wake = self.wake.swap(-1, Ordering::Relaxed);
         drop(request);
         let held = table::LOCK.hold();
+        // What was closed behind our back may be another file's by now.
+        let ours = [socket, wake].map(|fd| fd >= 0 && table::is_current(fd));
         table::remove_all(self);
         self.end.clear();
-        for fd in [socket, wake] {
-            if fd >= 0 {
+        for (fd, ours) in [socket, wake].into_iter().zip(ours) {
+            if ours {
                 sys::close(fd);
             }
         }
@@ -169,10 +176,13 @@ impl Context {
         for fd in [&self.socket, &self.wake] {
             let fd = fd.swap(-1, Ordering::Relaxed);
             if fd >= 0 {
-                sys::close(fd);
+                if table::is_current(fd) {
+                    sys::close(fd);
+                }
                 table::remove(fd);
             }
         }
+        self.lost.store(PARENTS, Ordering::Relaxed);
         self.end.orphan();
         self.lock.release();
     }
@@ -231,7 +241,14 @@ impl Context {
     /// The control socket, while the daemon answers. The lock is held by the caller.
     pub fn socket(&self) -> Option<c_int> {
         let fd = self.socket.load(Ordering::Relaxed);
-        (fd >= 0 && !self.is_lost()).then_some(fd)
+        if fd < 0 || self.is_lost() {
+            return None;
+        }
+        if !table::is_current(fd) {
+            self.lose();
+            return None;
+        }
+        Some(fd)
     }
 
     /// Whether the daemon was found gone.
@@ -239,10 +256,15 @@ impl Context {
         self.lost.load(Ordering::Relaxed) != 0
     }
 
+    /// Whether this process has it from its parent, by fork.
+    pub fn is_parents(&self) -> bool {
+        self.lost.load(Ordering::Relaxed) == PARENTS
+    }
+
     /// Whether the connection has ended. Asks the system.
     pub fn is_cut(&self) -> bool {
         let socket = self.socket.load(Ordering::Relaxed);
-        socket >= 0 && sys::hung_up(socket)
+        socket >= 0 && (sys::hung_up(socket) || !table::is_current(socket))
     }
 
     /// Whether it is open in this process.
@@ -262,7 +284,7 @@ impl Context {
     /// The daemon is gone: commands fail from now on. Posting does not: as with a QP in the error state, what is posted
     /// completes with a flush error (`end`).
     pub fn lose(&self) {
-        self.lost.store(1, Ordering::Relaxed);
+        self.lost.store(LOST, Ordering::Relaxed);
     }
 
     /// Gives a hidden fd another number because the program wants its own. The table's lock is held by the caller.
@@ -317,8 +339,11 @@ impl Context {
     #[cold]
     fn wake_lcore(&self) {
         let errno = sys::errno();
-        // A full counter wakes as well, so the result does not matter.
-        sys::write_bytes(self.wake.load(Ordering::Relaxed), &1u64.to_ne_bytes());
+        let wake = self.wake.load(Ordering::Relaxed);
+        if table::is_current(wake) {
+            // A full counter wakes as well, so the result does not matter.
+            sys::write_bytes(wake, &1u64.to_ne_bytes());
+        }
         sys::set_errno(errno);
     }
 

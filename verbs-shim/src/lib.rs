@@ -43,6 +43,7 @@ static START: extern "C" fn() = start;
 
 extern "C" fn start() {
     next::find_all();
+    fork::watch();
     #[cfg(target_arch = "x86_64")]
     calls::dlopen::find();
 }

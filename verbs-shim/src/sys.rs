@@ -349,10 +349,19 @@ pub fn madvise(address: usize, len: usize, advice: c_int) -> c_int {
     unsafe { syscall!(SYS_madvise, address, len, advice) as c_int }
 }
 
-/// memfd_create(2).
-pub fn memfd_create(name: &CStr, flags: u32) -> c_int {
-    // SAFETY: the name is a C string.
-    unsafe { syscall!(SYS_memfd_create, name.as_ptr(), flags) as c_int }
+/// memfd_create(2) of an object that can be sealed, close-on-exec. It says that nobody will execute it, as
+/// `vm.memfd_noexec = 2` demands and kernels before 6.3 do not understand.
+pub fn memfd_create(name: &CStr) -> c_int {
+    const NOEXEC_SEAL: u32 = 8;
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    for flags in [flags | NOEXEC_SEAL, flags] {
+        // SAFETY: the name is a C string.
+        let fd = unsafe { syscall!(SYS_memfd_create, name.as_ptr(), flags) as c_int };
+        if fd >= 0 || errno() != libc::EINVAL {
+            return fd;
+        }
+    }
+    -1
 }
 
 /// ftruncate(2).
@@ -551,7 +560,14 @@ pub fn iov(bytes: &[u8]) -> iovec {
     }
 }
 
-/// A futex lock without poisoning that the child of a fork can reset.
+/// A number of this thread: that of its `errno`. The child of a fork has its parent thread's, that of a vfork does not count.
+pub fn this_thread() -> usize {
+    // SAFETY: glibc returns a valid pointer.
+    unsafe { libc::__errno_location() }.addr()
+}
+
+/// A futex lock without poisoning that the child of a fork can reset. The thread that forks holds all of them from one of our
+/// handlers to the other, and is let through meanwhile.
 #[derive(Debug)]
 pub struct Lock(AtomicU32);
 
@@ -567,17 +583,26 @@ impl Lock {
 
     /// Waits for the lock and holds it until the guard goes.
     pub fn hold(&self) -> Held<'_> {
+        if self.try_acquire() {
+            return Held(Some(self));
+        }
+        if crate::fork::is_this_thread() {
+            return Held(None);
+        }
         self.acquire();
-        Held(self)
+        Held(Some(self))
+    }
+
+    fn try_acquire(&self) -> bool {
+        let taken = self
+            .0
+            .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed);
+        taken.is_ok()
     }
 
     /// Waits for the lock.
     pub fn acquire(&self) {
-        if self
-            .0
-            .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
-            .is_ok()
-        {
+        if self.try_acquire() {
             return;
         }
         // As there may be other waiters, the lock is taken in the state that says so.
@@ -600,10 +625,12 @@ impl Lock {
 
 /// A held [`Lock`].
 #[derive(Debug)]
-pub struct Held<'a>(&'a Lock);
+pub struct Held<'a>(Option<&'a Lock>);
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        self.0.release();
+        if let Some(lock) = self.0 {
+            lock.release();
+        }
     }
 }

@@ -3,9 +3,13 @@
 //! An entry names the context and what the fd is to it. Entries change under one lock, which fork also takes, so a
 //! child never finds it held. A vfork child shares this memory but not the fds: it must leave the table alone
 //! ([`is_owner`]).
+//!
+//! Programs close fds by raw system calls as well (`syscall(SYS_close_range, ...)` of those that become daemons), and then
+//! the number may be another file's. So whoever is about to do something to an fd, other than to ring a doorbell, asks
+//! [`is_current`] first.
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::context::Context;
 use crate::sys::{self, Lock};
@@ -30,6 +34,8 @@ const _: () = assert!(align_of::<Context>() > ROLE_MASK);
 static TABLE: [AtomicPtr<Context>; FDS] = [const { AtomicPtr::new(std::ptr::null_mut()) }; FDS];
 /// Handles of completion channels.
 static HANDLES: [AtomicU32; FDS] = [const { AtomicU32::new(0) }; FDS];
+/// Which file each fd is, as [`mark`] has it.
+static FILES: [AtomicU64; FDS] = [const { AtomicU64::new(0) }; FDS];
 /// No fd at or above this is ours.
 static END: AtomicUsize = AtomicUsize::new(0);
 /// Taken by whoever changes the table or the list of contexts.
@@ -90,12 +96,27 @@ pub fn enter(fd: c_int, context: &'static Context, role: Role, handle: u32) -> b
         return false;
     };
     HANDLES[fd as usize].store(handle, Ordering::Relaxed);
+    FILES[fd as usize].store(mark(fd).unwrap_or(0), Ordering::Relaxed);
     let tagged = std::ptr::from_ref(context)
         .cast_mut()
         .map_addr(|a| a | role as usize);
     slot.store(tagged, Ordering::Release);
     END.fetch_max(fd as usize + 1, Ordering::Relaxed);
     true
+}
+
+/// Tells files apart. All eventfds are one file to the kernel, so those are not told from each other.
+fn mark(fd: c_int) -> Option<u64> {
+    let (dev, ino) = sys::identity(fd)?;
+    Some(dev.rotate_left(32) ^ ino)
+}
+
+/// Whether `fd` is still the file that was entered, and not closed or another file's by now.
+pub fn is_current(fd: c_int) -> bool {
+    match FILES.get(fd as u32 as usize) {
+        Some(file) => mark(fd) == Some(file.load(Ordering::Relaxed)),
+        None => false,
+    }
 }
 
 /// What goes when an fd is closed.

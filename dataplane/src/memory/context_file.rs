@@ -2,7 +2,7 @@
 //! hands out a reference into it: values are copied by volatile or atomic access, in bounds, and then checked.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -24,18 +24,7 @@ unsafe impl Sync for ContextFile {}
 impl ContextFile {
     /// Makes, sizes, seals and maps a file.
     pub fn create() -> io::Result<ContextFile> {
-        // SAFETY: the name is a NUL-terminated literal.
-        let fd = unsafe {
-            libc::memfd_create(
-                c"roceline-context".as_ptr(),
-                libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING,
-            )
-        };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: fd is new and ours.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let fd = super::memfd::create(c"roceline-context")?;
         // SAFETY: plain system calls on our fd.
         unsafe {
             if libc::ftruncate(fd.as_raw_fd(), FILE_BYTES as libc::off_t) != 0 {

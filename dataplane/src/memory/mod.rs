@@ -4,6 +4,7 @@ mod context_file;
 mod guard;
 pub mod helper;
 mod mapping;
+pub(crate) mod memfd;
 mod reach;
 
 pub use context_file::ContextFile;

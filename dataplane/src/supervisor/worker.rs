@@ -9,6 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
 use super::{Keeper, Options};
+use crate::memory::memfd;
 
 /// What each worker is started with.
 #[derive(Debug)]
@@ -35,13 +36,7 @@ impl Spawned {
 
 impl Start {
     pub fn new(options: &Options) -> io::Result<Start> {
-        // SAFETY: the name is a C string.
-        let fd = unsafe { libc::memfd_create(c"roceline-config".as_ptr(), libc::MFD_CLOEXEC) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: new and ours.
-        let mut config = unsafe { File::from_raw_fd(fd) };
+        let mut config = File::from(memfd::create(c"roceline-config")?);
         config.write_all(options.config.as_bytes())?;
         Ok(Start {
             config,

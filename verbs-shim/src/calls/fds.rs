@@ -59,6 +59,12 @@ fn leave(fd: c_int) {
         }) => {
             command::close_channel(context, handle);
         }
+        // Closed by a system call before, or it would not have come here.
+        Some(Left {
+            context,
+            role: Role::Hidden,
+            ..
+        }) => context.lose(),
         _ => {}
     }
 }
@@ -79,13 +85,13 @@ fn may_close_ours(fd: c_int, role: Role) -> bool {
         // The child of a vfork has fds of its own but shares our memory.
         return true;
     }
-    if role == Role::Hidden {
-        return false;
-    }
     let errno = sys::errno();
-    leave(fd);
+    let may = role != Role::Hidden || !table::is_current(fd);
+    if may {
+        leave(fd);
+    }
     sys::set_errno(errno);
-    true
+    may
 }
 
 /// # Safety
@@ -137,7 +143,7 @@ pub unsafe extern "C" fn closefrom(first: c_int) {
 
 /// Enters a duplicate.
 fn copied(fd: c_int, copy: c_int) -> c_int {
-    if copy >= 0 && table::get(fd).is_some() && table::is_owner() {
+    if copy >= 0 && table::get(fd).is_some() && table::is_owner() && table::is_current(fd) {
         let _held = table::LOCK.hold();
         table::copy(fd, copy);
     }
@@ -166,9 +172,14 @@ fn dup_to(fd: c_int, to: c_int, real: impl FnOnce() -> c_int) -> c_int {
         return real();
     }
     if let Some((context, Role::Hidden)) = table::get(to) {
+        let current = table::is_current(to);
         let _held = table::LOCK.hold();
         table::remove(to);
-        context.move_hidden(to);
+        if current {
+            context.move_hidden(to);
+        } else {
+            context.lose();
+        }
     }
     may_close(to);
     copied(fd, real())

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use super::spans::Span;
 use super::swap::PAGE;
 use super::{ANY, State, is_ours, lock, object};
-use crate::sys;
+use crate::{sys, table};
 
 /// What is to happen with advice for memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +34,10 @@ pub fn advise(start: usize, len: usize, advice: c_int) -> Advice {
         start,
         end: end.next_multiple_of(PAGE),
     };
+    // A child that is not its own master yet must not touch what it shares with its parent.
+    if !table::is_owner() {
+        return Advice::Pass;
+    }
     let mut locked = lock();
     let state = locked.state();
     match advice {

@@ -28,10 +28,7 @@ pub fn get_or_make() -> Option<(c_int, (u64, u64))> {
     if page_size() != PAGE || sys::has_file_size_limit() {
         return None;
     }
-    let fd = sys::memfd_create(
-        c"roceline-memory",
-        libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING,
-    );
+    let fd = sys::memfd_create(c"roceline-memory");
     if fd < 0 {
         return None;
     }
