@@ -105,6 +105,7 @@ pub fn run(config: Config, from: Start, ready: impl FnOnce()) -> Result<(), Daem
         nics: Arc::clone(&infos),
         neighbours,
         limits: DeviceLimits::default(),
+        quotas: config.limits.quotas,
         allowed_users: config.control.users.clone(),
         operators: config.control.operators.clone(),
         wiring: config.wiring(),
@@ -363,7 +364,7 @@ fn nics(
             polled: !matches!(nic.port, PortSpec::Fabric(_)),
             engine: EngineConfig {
                 max_qps: 1 << 16,
-                max_mrs: 1 << 18,
+                max_mrs: DeviceLimits::default().all_mrs,
                 window: WINDOW,
                 ack_policy: nic.ack_policy,
                 retransmission: nic.retransmission,
@@ -389,6 +390,7 @@ fn lcore_config(config: &Config) -> LcoreConfig {
         cpu: lcore.cpu,
         helper_cpus: helper_cpus.into(),
         cpus: cpus.len(),
+        requests_per_poll: config.limits.requests_per_poll,
         idle: match lcore.idle {
             Idle::Spin => IdlePolicy::Spin,
             Idle::Adaptive => IdlePolicy::Adaptive,

@@ -71,6 +71,7 @@ impl World {
             helper_cpus: Arc::new([]),
             cpus: 1,
             idle: IdlePolicy::Spin,
+            requests_per_poll: 64,
         };
         let mut lcore = Lcore::new(
             lcore_config,

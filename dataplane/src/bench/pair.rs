@@ -91,6 +91,7 @@ impl Pair {
             helper_cpus: Arc::new([]),
             cpus: crate::config::allowed_cpus().len(),
             idle: IdlePolicy::Spin,
+            requests_per_poll: 64,
         };
         let mut lcore = Lcore::new(
             lcore_config,

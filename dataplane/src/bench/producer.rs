@@ -113,7 +113,7 @@ impl Producer {
             mem: mem.into(),
             wake: eventfd()?,
             async_events: event_pipe()?,
-            program: id,
+            program: id as u32,
             pid: std::process::id(),
             comm: [0; 16],
         };

@@ -1,5 +1,7 @@
 //! `roceline show`: what the daemon has at this moment.
 
+mod programs;
+
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -21,9 +23,10 @@ Examples:
   roceline show qp --post-mortem            # which queue pairs failed
   roceline show qp --post-mortem last       # why the last one did, and what to do
   roceline show qp --post-mortem 0x11
+  roceline show programs                    # what each program has, and may have
   roceline show devices --json | jq '.devices[].gids'";
 
-/// Show devices, queue pairs, memory regions or ports
+/// Show devices, programs, queue pairs, memory regions or ports
 #[derive(Debug, Parser)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -52,6 +55,8 @@ enum What {
     Mrs,
     /// Ports, with what came and went
     Ports,
+    /// Programs that have devices open: objects and bytes of each, and the limits ([limits] of the configuration)
+    Programs,
 }
 
 pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
@@ -65,6 +70,7 @@ pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
         What::Qps => Query::Qps,
         What::Mrs => Query::Mrs,
         What::Ports => Query::Ports,
+        What::Programs => Query::Programs,
     };
     let answer = client.query(&query)?;
     let mut out = io::stdout().lock();
@@ -81,6 +87,7 @@ pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
         What::Qps => qps(&mut out, &decode(answer)?)?,
         What::Mrs => mrs(&mut out, &decode(answer)?)?,
         What::Ports => ports(&mut out, &decode(answer)?)?,
+        What::Programs => programs::write(&mut out, &decode(answer)?)?,
     }
     Ok(())
 }

@@ -72,6 +72,7 @@ impl<'a> Checker<'a> {
             .collect::<Result<Vec<_>, _>>()?;
         self.together(&nics)?;
         let impair = self.impair(file.impair, &nics)?;
+        let limits = self.limits(file.limits)?;
         let control = self.control(file.control)?;
         let log = file.log.level.map(|level| self.log_filter(level));
         Ok(Config {
@@ -79,6 +80,7 @@ impl<'a> Checker<'a> {
             lcores,
             nics,
             impair,
+            limits,
             control,
             log: log.transpose()?,
             text: self.self_contained(),
@@ -119,7 +121,7 @@ impl<'a> Checker<'a> {
         self.text
     }
 
-    fn bad(
+    pub(super) fn bad(
         &self,
         key: &'static str,
         value: impl ToString,
@@ -142,7 +144,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    fn number(
+    pub(super) fn number(
         &self,
         key: &'static str,
         value: &Spanned<i64>,

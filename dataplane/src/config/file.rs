@@ -23,6 +23,8 @@ pub(super) struct File {
     #[serde(default)]
     pub impair: Vec<Spanned<Impair>>,
     #[serde(default)]
+    pub limits: Limits,
+    #[serde(default)]
     pub control: Control,
     #[serde(default)]
     pub log: Log,
@@ -102,6 +104,38 @@ pub(super) enum Memory {
 pub(super) struct Neighbour {
     pub ip: Spanned<String>,
     pub mac: Spanned<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Limits {
+    pub requests_per_poll: Option<Spanned<i64>>,
+    #[serde(default)]
+    pub program: Amounts,
+    #[serde(default)]
+    pub user: Amounts,
+    #[serde(default)]
+    pub device: Amounts,
+}
+
+/// A number for each [`Resource`](crate::control::quota::Resource), under its key.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Amounts {
+    pub contexts: Option<Spanned<NumberOrWord>>,
+    pub pds: Option<Spanned<NumberOrWord>>,
+    pub mrs: Option<Spanned<NumberOrWord>>,
+    pub registered: Option<Spanned<NumberOrWord>>,
+    pub cqs: Option<Spanned<NumberOrWord>>,
+    pub cqes: Option<Spanned<NumberOrWord>>,
+    pub qps: Option<Spanned<NumberOrWord>>,
+    pub srqs: Option<Spanned<NumberOrWord>>,
+    pub ahs: Option<Spanned<NumberOrWord>>,
+    pub mws: Option<Spanned<NumberOrWord>>,
+    pub channels: Option<Spanned<NumberOrWord>>,
+    pub memory_objects: Option<Spanned<NumberOrWord>>,
+    pub mappings: Option<Spanned<NumberOrWord>>,
+    pub queue_memory: Option<Spanned<NumberOrWord>>,
 }
 
 #[derive(Debug, Default, Deserialize)]

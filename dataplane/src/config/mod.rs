@@ -9,6 +9,7 @@ mod check;
 mod error;
 mod file;
 mod impair;
+pub(crate) mod limits;
 mod nics;
 mod port;
 mod preset;
@@ -19,6 +20,7 @@ use std::path::{Path, PathBuf};
 use roceline_abi::control::MemoryPolicy;
 use roceline_engine::{AckPolicy, Retransmission};
 
+use crate::control::quota::Quotas;
 use crate::impair::{Spec, Wiring};
 
 pub(crate) use check::cpu_problem;
@@ -37,6 +39,8 @@ pub struct Config {
     pub nics: Vec<NicConfig>,
     /// Impairments to begin with, in the order of the file.
     pub impair: Vec<Spec>,
+    /// How much programs may have.
+    pub limits: Limits,
     /// The control socket and who may use it.
     pub control: SocketConfig,
     /// Log filter, as `ROCELINE_LOG` would give it; `None` leaves the default.
@@ -122,6 +126,15 @@ pub enum PortSpec {
     Vdev(String),
     /// A PCI device: the text after `--allow=`, its address in full.
     Pci(String),
+}
+
+/// `[limits]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Send requests of a program that one poll reads.
+    pub requests_per_poll: u32,
+    /// Objects and bytes.
+    pub quotas: Quotas,
 }
 
 /// `[control]`.

@@ -16,7 +16,8 @@ use roceline_engine::Owner;
 use super::error::CommandError;
 use super::limits::DeviceLimits;
 use super::program_memory::ProgramMemory;
-use super::queue_memory::{Queue, QueueMemory, Quota};
+use super::queue_memory::{Queue, QueueMemory};
+use super::quota::{Account, Charge, Resource};
 use super::region_memory::RegionMemory;
 use super::seqpacket::Peer;
 use super::server::Shared;
@@ -43,6 +44,8 @@ pub struct Context {
     nic: usize,
     /// Its program.
     owner: Owner,
+    /// What it has, of what its program may have.
+    pub account: Arc<Account>,
     /// The shared file.
     pub file: Arc<ContextFile>,
     /// Who has which part of it.
@@ -104,10 +107,6 @@ impl Context {
             });
         }
         let program = ProgramMemory::adopt(mem, peer.pid)?;
-        let system = |what| move |source| CommandError::System { what, source };
-        let file = Arc::new(ContextFile::create().map_err(system("making the context file"))?);
-        let wake = eventfd().map_err(system("making the wake eventfd"))?;
-        let (async_events, async_fd) = event_pipe().map_err(system("making the event pipe"))?;
         let pid = if peer.pid > 0 {
             peer.pid as u32
         } else {
@@ -117,20 +116,24 @@ impl Context {
             pid,
             name: comm(peer.pid),
         };
+        let account = Arc::new(shared.accounts.open(nic as u32, peer, owner));
+        account.take(Resource::Contexts, 1)?;
+        let system = |what| move |source| CommandError::System { what, source };
+        let file = Arc::new(ContextFile::create().map_err(system("making the context file"))?);
+        let wake = eventfd().map_err(system("making the wake eventfd"))?;
+        let (async_events, async_fd) = event_pipe().map_err(system("making the event pipe"))?;
         let context = Context {
             shared: shared.clone(),
             id: shared.next_context(),
             nic,
             owner,
             file: file.clone(),
-            queues: QueueMemory::new(Quota {
-                used: shared.queue_bytes(peer.pid),
-                limit: shared.config.limits.max_queue_bytes,
-            }),
+            queues: QueueMemory::new(Arc::clone(&account)),
             program,
             async_fd: Some(async_fd),
             pds: HashSet::new(),
-            mrs: RegionMemory::default(),
+            mrs: RegionMemory::new(Arc::clone(&account)),
+            account,
             channels: HashSet::new(),
             cqs: HashMap::new(),
             qps: HashMap::new(),
@@ -149,7 +152,7 @@ impl Context {
                 .try_clone()
                 .map_err(system("duplicating a descriptor"))?,
             async_events,
-            program: request.program,
+            program: context.account.program(),
             pid,
             comm: owner.name,
         };
@@ -193,8 +196,10 @@ impl Context {
             Some(_) => Some(events.write.try_clone().map_err(system)?),
             None => None,
         };
+        let charge = self.charge(Resource::Channels, 1)?;
         let handle = self.handle(Command::AddChannel(events))?;
         self.channels.insert(handle);
+        charge.keep();
         if let (Some(keeper), Some(copy)) = (self.keeper(), copy) {
             keeper.channel(self.id, handle, copy.as_fd());
         }
@@ -211,6 +216,7 @@ impl Context {
         }
         self.done(Command::RemoveChannel { channel })?;
         self.channels.remove(&channel);
+        self.account.give(Resource::Channels, 1);
         if let Some(keeper) = self.keeper() {
             keeper.channel_gone(self.id, channel);
         }
@@ -224,7 +230,7 @@ impl Context {
 
     /// What is allowed.
     pub fn limits(&self) -> &DeviceLimits {
-        &self.shared.config.limits
+        &self.shared.reported
     }
 
     /// The MAC to which this NIC sends for `gid`.
@@ -307,20 +313,9 @@ impl Context {
         );
     }
 
-    /// Refuses one more of something of which there are `count`.
-    pub fn check_quota(
-        &self,
-        what: &'static str,
-        count: usize,
-        limit: u32,
-    ) -> Result<(), CommandError> {
-        if count >= limit as usize {
-            return Err(CommandError::Quota {
-                what,
-                limit: limit.into(),
-            });
-        }
-        Ok(())
+    /// Takes `amount` of something for an object that is about to be made; given back unless it is kept.
+    pub fn charge(&self, resource: Resource, amount: u64) -> Result<Charge, CommandError> {
+        self.account.charge(resource, amount)
     }
 
     /// Gives back queues whose object was not created, unless the owner may have created it all the same.
@@ -359,7 +354,7 @@ impl Context {
             context = self.id.0,
             qps = self.qps.len(),
             cqs = self.cqs.len(),
-            mrs = self.mrs.len(),
+            mrs = self.account.used(Resource::Mrs),
             "context ends"
         );
         if let Err(error) = self.done(Command::Close) {

@@ -5,6 +5,8 @@ use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use super::quota::{Level, Resource};
+
 /// A command that failed.
 #[allow(missing_docs)]
 #[derive(Debug, thiserror::Error)]
@@ -48,10 +50,18 @@ pub enum CommandError {
     Zero { name: &'static str },
     #[error("this context has {limit} {what} already, which is the most it may have")]
     Quota { what: &'static str, limit: u64 },
-    #[error(
-        "no queue memory left for {bytes} bytes: a process may have {limit} in all its contexts"
-    )]
-    QueueMemory { bytes: u64, limit: u64 },
+    #[error("{}", share(*resource, *level, *uid, [*used, *amount, *limit], *set))]
+    Share {
+        resource: Resource,
+        level: Level,
+        uid: u32,
+        used: u64,
+        amount: u64,
+        limit: u64,
+        set: bool,
+    },
+    #[error("no room for a queue of {bytes} bytes is left in the context's file")]
+    QueueMemory { bytes: u64 },
     #[error("access flags {0:#x}: remote write and remote atomic need local write")]
     RemoteWithoutLocal(u32),
     #[error("access flags {0:#x} have bits that no region can have")]
@@ -182,6 +192,10 @@ impl CommandError {
             Space { .. } => libc::ENOSPC,
             UnknownExtended(_) | Unsupported(_) | QpType(_) => libc::EOPNOTSUPP,
             Quota { .. } | QueueMemory { .. } => libc::ENOMEM,
+            // A device that has no more of something is out of memory to its driver; a share that somebody set is the RDMA
+            // cgroup's (`rdmacg_try_charge`: EAGAIN), and one of memory that of `RLIMIT_MEMLOCK` (`ib_umem_get`: ENOMEM).
+            Share { resource, set, .. } if *set && !resource.is_bytes() => libc::EAGAIN,
+            Share { .. } => libc::ENOMEM,
             Unmapped { .. } | Protection { .. } => libc::EFAULT,
             Neighbour { .. } => libc::ETIMEDOUT,
             Refused { errno, .. } => *errno,
@@ -193,14 +207,47 @@ impl CommandError {
         }
     }
 
-    /// True for a feature that this version does not have: a program may ask for it again and again, and the log says so once.
-    pub fn is_missing_feature(&self) -> bool {
-        matches!(
-            self,
+    /// What it is about, if a program may ask for it again and again and the log is to say so once: a feature that this
+    /// version does not have, or more than the program's share. `text` is the sentence.
+    pub fn told_once<'a>(&self, text: &'a str) -> Option<&'a str> {
+        match self {
             CommandError::Unsupported(_)
-                | CommandError::UnknownExtended(_)
-                | CommandError::QpType(_)
-        )
+            | CommandError::UnknownExtended(_)
+            | CommandError::QpType(_) => Some(text),
+            CommandError::Share { resource, .. } => Some(resource.key()),
+            _ => None,
+        }
+    }
+}
+
+/// Who has how much of what already, and what would give more.
+fn share(
+    resource: Resource,
+    level: Level,
+    uid: u32,
+    [used, amount, limit]: [u64; 3],
+    set: bool,
+) -> String {
+    let what = resource.what();
+    let who = match level {
+        Level::Program => "this program has".into(),
+        Level::User => format!("the programs of user {uid} have"),
+        Level::Device => "all programs together have".into(),
+    };
+    let more = match amount {
+        1 => "one more would be".into(),
+        _ => format!("{amount} more would be"),
+    };
+    let (key, section) = (resource.key(), level.section());
+    match set {
+        true => format!(
+            "{who} {used} {what} of this device already, and {more} more than its share of {limit}: raise `{key}` in \
+             {section}"
+        ),
+        false => format!(
+            "{who} {used} {what} of this device already, and {more} more than the {limit} that there are; `{key}` in \
+             {section} divides them"
+        ),
     }
 }
 

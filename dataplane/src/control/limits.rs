@@ -35,6 +35,14 @@ pub struct DeviceLimits {
     pub comp_vectors: u32,
     /// Bytes of queue memory that the contexts of one process may have together.
     pub max_queue_bytes: u64,
+    /// Shared receive queues, address handles and memory windows of a program: of each kind so many.
+    pub max_other: u32,
+    /// Memory objects that a program's regions may lie in.
+    pub max_memory_objects: u32,
+    /// Mappings of such objects; memory beyond them is reached through the kernel.
+    pub max_mappings: u32,
+    /// Memory regions of all programs together.
+    pub all_mrs: u32,
     /// Connections at once: each is a thread here.
     pub max_connections: usize,
     /// Connections at once of one process.
@@ -58,6 +66,10 @@ impl Default for DeviceLimits {
             local_ca_ack_delay: 15,
             comp_vectors: 1,
             max_queue_bytes: 4 << 30,
+            max_other: 1 << 16,
+            max_memory_objects: 1 << 12,
+            max_mappings: 1 << 13,
+            all_mrs: 1 << 18,
             max_connections: 4096,
             max_connections_per_process: 512,
         }

@@ -25,8 +25,10 @@ pub mod limits;
 pub mod machine;
 pub mod post_mortem;
 mod program_memory;
+pub mod programs;
 pub mod query;
 mod queue_memory;
+pub mod quota;
 pub mod refused_qps;
 mod region_memory;
 pub(crate) mod seqpacket;
@@ -50,6 +52,7 @@ pub use error::{CommandError, ControlError};
 pub use limits::DeviceLimits;
 pub use server::{BoundSocket, Listener, Server};
 
+use self::quota::Quotas;
 use crate::impair::{Spec, Wiring};
 use crate::lcore::message::Request;
 use crate::nic::{Neighbours, NicInfo};
@@ -66,8 +69,10 @@ pub struct ControlConfig {
     pub nics: Arc<[NicInfo]>,
     /// Who is where.
     pub neighbours: Arc<Neighbours>,
-    /// What is reported to programs and checked on their commands.
+    /// What devices can do.
     pub limits: DeviceLimits,
+    /// How much programs, users and all together may have.
+    pub quotas: Quotas,
     /// Users who may open devices, besides root and the daemon's own user; `None`: everybody.
     pub allowed_users: Option<Vec<u32>>,
     /// Users who may change what the daemon does (impairments) and see the packets of others (captures), besides root
@@ -98,6 +103,7 @@ impl ControlConfig {
             nics,
             neighbours,
             limits: DeviceLimits::default(),
+            quotas: Quotas::default(),
             allowed_users: None,
             operators: Vec::new(),
             wiring: Wiring::default(),

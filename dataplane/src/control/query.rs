@@ -13,7 +13,7 @@ use super::counters::{NicCounters, of_qp};
 use super::error::CommandError;
 use super::seqpacket::Peer;
 use super::server::Shared;
-use super::{limits, post_mortem};
+use super::{limits, post_mortem, programs};
 use crate::impair::Spec;
 use crate::lcore::message::{Command, ContextId, PostMortemReport, Reply, Snapshot};
 use crate::nic::NicInfo;
@@ -38,6 +38,8 @@ pub enum Query {
     Version,
     /// -> [`LcoresReply`]
     Lcores,
+    /// What programs have, and may have. -> [`ProgramsReply`](super::programs::ProgramsReply)
+    Programs,
     /// Queue pairs that failed. -> [`PostMortemsReply`](super::post_mortem::PostMortemsReply)
     PostMortems,
     /// The rules and their counts. -> [`ImpairReply`](super::impair::ImpairReply)
@@ -349,6 +351,7 @@ pub(super) fn answer(shared: &Shared, peer: Peer, payload: &[u8]) -> Result<Vec<
         Query::Mrs => json(&MrsReply {
             mrs: mrs(&snapshots(shared)?),
         }),
+        Query::Programs => json(&programs::reply(shared)),
         Query::PostMortems => {
             let refused = shared.refused_qps.list();
             json(&post_mortem::reply(&post_mortems(shared)?, refused))
@@ -571,6 +574,7 @@ mod tests {
             (Query::Stat, r#"{"query":"stat"}"#),
             (Query::Version, r#"{"query":"version"}"#),
             (Query::Lcores, r#"{"query":"lcores"}"#),
+            (Query::Programs, r#"{"query":"programs"}"#),
             (Query::Impair, r#"{"query":"impair"}"#),
             (Query::ImpairClear, r#"{"query":"impair-clear"}"#),
             (

@@ -12,13 +12,13 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use roceline_abi::layout::{FILE_BYTES, QUEUE_FLOOR};
 use roceline_abi::objects::Place;
 use roceline_abi::queue::{Q_DATA, Q_INDEX_MASK, Q_LOG2_ELEM_SIZE};
 
 use super::error::CommandError;
+use super::quota::{Account, Resource};
 use crate::lcore::message::QueueLoc;
 use crate::memory::ContextFile;
 
@@ -108,55 +108,30 @@ pub struct QueueMemory {
     /// All below this offset, down to the floor, is free.
     lowest: u64,
     used: u64,
-    quota: Quota,
-}
-
-/// What all contexts of a program may have together.
-#[derive(Clone, Debug)]
-pub struct Quota {
-    /// Bytes in use.
-    pub used: Arc<AtomicU64>,
-    /// Bytes at most.
-    pub limit: u64,
-}
-
-impl Quota {
-    fn take(&self, bytes: u64) -> bool {
-        let more = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.limit);
-        self.used
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
-            .is_ok()
-    }
-
-    fn give(&self, bytes: u64) {
-        self.used.fetch_sub(bytes, Ordering::Relaxed);
-    }
+    account: Arc<Account>,
 }
 
 impl Drop for QueueMemory {
     fn drop(&mut self) {
-        self.quota.give(self.used);
+        self.account.give(Resource::QueueMemory, self.used);
     }
 }
 
 impl QueueMemory {
     /// All of a context file's queue range.
-    pub fn new(quota: Quota) -> QueueMemory {
+    pub fn new(account: Arc<Account>) -> QueueMemory {
         QueueMemory {
             holes: BTreeMap::new(),
             lowest: FILE_BYTES,
             used: 0,
-            quota,
+            account,
         }
     }
 
     /// A zeroed, populated queue with its header written.
     pub fn alloc(&mut self, file: &ContextFile, shape: Shape) -> Result<Queue, CommandError> {
         let bytes = shape.bytes();
-        let limit = self.quota.limit;
-        let offset = self
-            .take(bytes)
-            .ok_or(CommandError::QueueMemory { bytes, limit })?;
+        let offset = self.take(bytes)?;
         let queue = Queue {
             offset,
             bytes,
@@ -185,16 +160,13 @@ impl QueueMemory {
     }
 
     /// The highest free range of `bytes`.
-    fn take(&mut self, bytes: u64) -> Option<u64> {
-        if !self.quota.take(bytes) {
-            return None;
-        }
+    fn take(&mut self, bytes: u64) -> Result<u64, CommandError> {
+        let charge = self.account.charge(Resource::QueueMemory, bytes)?;
         let offset = self.find(bytes);
-        match offset {
-            Some(_) => self.used += bytes,
-            None => self.quota.give(bytes),
-        }
-        offset
+        let offset = offset.ok_or(CommandError::QueueMemory { bytes })?;
+        charge.keep();
+        self.used += bytes;
+        Ok(offset)
     }
 
     fn find(&mut self, bytes: u64) -> Option<u64> {
@@ -226,7 +198,7 @@ impl QueueMemory {
     /// Returns a range and joins it with free neighbours.
     fn give(&mut self, offset: u64, bytes: u64) {
         self.used -= bytes;
-        self.quota.give(bytes);
+        self.account.give(Resource::QueueMemory, bytes);
         let (mut start, mut len) = (offset, bytes);
         if let Some(next) = self.holes.remove(&(offset + bytes)) {
             len += next;
@@ -300,14 +272,15 @@ fn punch(file: &ContextFile, offset: u64, bytes: u64) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::Ordering;
+
+    use crate::control::quota::tests::{account_of, with_limit};
     use proptest::prelude::*;
     use roceline_abi::queue::{Q_CONSUMER, Q_PRODUCER};
 
     fn memory(limit: u64) -> QueueMemory {
-        QueueMemory::new(Quota {
-            used: Arc::default(),
-            limit,
-        })
+        let accounts = with_limit(Resource::QueueMemory, limit);
+        QueueMemory::new(Arc::new(account_of(&accounts, 1)))
     }
 
     #[test]
@@ -377,21 +350,19 @@ mod tests {
     #[test]
     fn a_programs_contexts_share_one_quota() {
         let file = ContextFile::create().unwrap();
-        let quota = Quota {
-            used: Arc::default(),
-            limit: 2 * PAGE,
-        };
-        let mut first = QueueMemory::new(quota.clone());
-        let mut second = QueueMemory::new(quota.clone());
+        let accounts = with_limit(Resource::QueueMemory, 2 * PAGE);
+        let memory = || QueueMemory::new(Arc::new(account_of(&accounts, 1)));
+        let (mut first, mut second) = (memory(), memory());
+        let used = || accounts.programs()[0].used[Resource::QueueMemory as usize];
         let shape = Shape::new(31, 64);
         let _queue = first.alloc(&file, shape).unwrap();
         let queue = second.alloc(&file, shape).unwrap();
         assert!(second.alloc(&file, shape).is_err());
         second.free(&file, queue);
-        assert_eq!(quota.used.load(Ordering::Relaxed), PAGE);
+        assert_eq!(used(), PAGE);
         // A context that ends gives back what it had.
         drop(first);
-        assert_eq!(quota.used.load(Ordering::Relaxed), 0);
+        assert_eq!(used(), 0);
         let _a = second.alloc(&file, shape).unwrap();
         let _b = second.alloc(&file, shape).unwrap();
     }
@@ -432,9 +403,9 @@ mod tests {
             let mut memory = memory(u64::MAX);
             let bytes = (FILE_BYTES - QUEUE_FLOOR) / blocks / PAGE * PAGE;
             for _ in 0..blocks {
-                prop_assert!(memory.take(bytes).is_some());
+                prop_assert!(memory.take(bytes).is_ok());
             }
-            prop_assert!(memory.take(bytes).is_none());
+            prop_assert!(memory.take(bytes).is_err());
         }
     }
 }

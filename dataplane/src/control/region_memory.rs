@@ -14,25 +14,23 @@ use std::sync::{Arc, Weak};
 use roceline_abi::control::{MemoryPiece, Plain};
 
 use super::error::CommandError;
+use super::quota::{Account, Charge, Resource};
 use crate::memory::{Mapping, MappingError, MemoryFile, Range, Reach};
 
 const PAGE: u64 = 4096;
-/// Objects that a context may pass; each is a descriptor here.
-const MAX_FILES: usize = 1024;
 /// Pieces that may lie under one region.
 const MAX_PIECES: usize = 1 << 16;
-/// Mappings of a context; each is one of the few 10,000 that a process may have (`vm.max_map_count`).
-const MAX_MAPPINGS: usize = 1 << 13;
 /// Addresses that they may take, of the 2^47 that a process has.
 const MAX_MAPPED_BYTES: u64 = 1 << 41;
 
 /// Memory objects and regions of a context.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct RegionMemory {
+    account: Arc<Account>,
     files: Vec<MemoryFile>,
     /// For the next registration.
     pieces: Vec<MemoryPiece>,
-    /// By object, offset and length.
+    /// By object, offset and length. Each is charged until `forget_unmapped`.
     mapped: HashMap<(u32, u64, u64), Weak<Mapping>>,
     /// Bytes of these, those given back since `forget_unmapped` included.
     mapped_bytes: u64,
@@ -58,14 +56,16 @@ pub struct Reached {
 }
 
 impl RegionMemory {
-    /// Regions.
-    pub fn len(&self) -> usize {
-        self.regions.len()
-    }
-
-    /// Whether there is a region with this handle.
-    pub fn contains(&self, handle: u32) -> bool {
-        self.regions.contains_key(&handle)
+    /// Nothing yet, of which `account` keeps count.
+    pub fn new(account: Arc<Account>) -> RegionMemory {
+        RegionMemory {
+            account,
+            files: Vec::new(),
+            pieces: Vec::new(),
+            mapped: HashMap::new(),
+            mapped_bytes: 0,
+            regions: HashMap::new(),
+        }
     }
 
     /// First byte and length of a region.
@@ -75,13 +75,9 @@ impl RegionMemory {
 
     /// Takes over an object; gives the number by which pieces name it.
     pub fn add_file(&mut self, fd: OwnedFd) -> Result<u32, CommandError> {
-        if self.files.len() >= MAX_FILES {
-            return Err(CommandError::Quota {
-                what: "memory objects",
-                limit: MAX_FILES as u64,
-            });
-        }
+        let charge = self.account.charge(Resource::MemoryObjects, 1)?;
         self.files.push(MemoryFile::adopt(fd)?);
+        charge.keep();
         Ok(self.files.len() as u32 - 1)
     }
 
@@ -170,11 +166,16 @@ impl RegionMemory {
             }
         }
         let name = format!("{:#x}+{:#x}", piece.addr, piece.len);
-        if self.mapped.len() >= MAX_MAPPINGS || self.mapped_bytes > MAX_MAPPED_BYTES {
+        if self.mapped_bytes > MAX_MAPPED_BYTES {
             self.forget_unmapped();
         }
         let bytes = self.mapped_bytes.saturating_add(piece.len);
-        if self.mapped.len() >= MAX_MAPPINGS || bytes > MAX_MAPPED_BYTES {
+        let known = self.mapped.contains_key(&key);
+        let charge = match known {
+            true => None,
+            false => self.charge_mapping(),
+        };
+        if bytes > MAX_MAPPED_BYTES || !(known || charge.is_some()) {
             return Ok(None);
         }
         let file = self
@@ -188,6 +189,9 @@ impl RegionMemory {
             Ok(mapping) => {
                 self.mapped_bytes = bytes;
                 self.mapped.insert(key, Arc::downgrade(&mapping));
+                if let Some(charge) = charge {
+                    charge.keep();
+                }
                 Ok(Some(mapping))
             }
             // Of an object that is shorter than its mapping in the program, only what is there is reached; of huge pages,
@@ -204,8 +208,20 @@ impl RegionMemory {
         }
     }
 
+    /// Room for one more mapping; none if the program, or all together, have as many as there may be.
+    fn charge_mapping(&mut self) -> Option<Charge> {
+        let charge = |account: &Arc<Account>| account.charge(Resource::Mappings, 1).ok();
+        charge(&self.account).or_else(|| {
+            self.forget_unmapped();
+            charge(&self.account)
+        })
+    }
+
     fn forget_unmapped(&mut self) {
+        let before = self.mapped.len();
         self.mapped.retain(|_, mapping| mapping.strong_count() > 0);
+        let gone = before - self.mapped.len();
+        self.account.give(Resource::Mappings, gone as u64);
         self.mapped_bytes = self.mapped.keys().map(|&(_, _, len)| len).sum();
     }
 
@@ -245,6 +261,8 @@ fn parse(payload: &[u8]) -> Result<impl ExactSizeIterator<Item = MemoryPiece>, C
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::quota::Accounts;
+    use crate::control::quota::tests::{account_of, with_limit};
     use crate::memory::tests::memfd;
 
     fn piece(addr: u64, len: u64, offset: u64) -> MemoryPiece {
@@ -257,7 +275,11 @@ mod tests {
     }
 
     fn with_file(bytes: u64) -> RegionMemory {
-        let mut memory = RegionMemory::default();
+        with_account(bytes, &with_limit(Resource::Mappings, 100))
+    }
+
+    fn with_account(bytes: u64, accounts: &Arc<Accounts>) -> RegionMemory {
+        let mut memory = RegionMemory::new(Arc::new(account_of(accounts, 1)));
         assert_eq!(memory.add_file(memfd(bytes, 0)).unwrap(), 0);
         memory
     }
@@ -333,5 +355,29 @@ mod tests {
         note(&mut memory, &[piece(0x10000, MAX_MAPPED_BYTES + 0x1000, 0)]).unwrap();
         let (reach, _) = memory.reach(0x10000, 0x1000).unwrap().split();
         assert_eq!(reach.describe(0x10000, 0x1000), "kernel");
+    }
+    #[test]
+    fn mappings_of_a_program_are_few_and_come_back() {
+        let accounts = with_limit(Resource::Mappings, 2);
+        let mut memory = with_account(1 << 20, &accounts);
+        let mut other = with_account(1 << 20, &accounts);
+        let map = |memory: &mut RegionMemory, page: u64| {
+            note(memory, &[piece(0x10000, 0x1000, page << 12)]).unwrap();
+            memory.reach(0x10000, 0x1000).unwrap().split()
+        };
+        let how = |reach: &Reach| reach.describe(0x10000, 0x1000);
+        let (first, second) = (map(&mut memory, 0), map(&mut memory, 1));
+        assert_eq!((how(&first.0), how(&second.0)), ("mapped", "mapped"));
+        let third = map(&mut other, 2);
+        assert_eq!(how(&third.0), "kernel", "its contexts have two together");
+        drop((first, second));
+        let fourth = map(&mut memory, 3);
+        assert_eq!(
+            how(&fourth.0),
+            "mapped",
+            "those that are gone are not counted"
+        );
+        drop(memory);
+        assert_eq!(how(&map(&mut other, 4).0), "mapped");
     }
 }

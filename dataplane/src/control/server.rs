@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 use super::error::{CommandError, ControlError};
 use super::impair::Impairments;
+use super::limits::DeviceLimits;
+use super::quota::{Accounts, Machine};
 use super::refused_qps::RefusedQps;
 use super::seqpacket::{self, Peer};
 use super::{ControlConfig, LcorePort, SendError, session};
@@ -27,6 +29,10 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 const CAPTURE_GRACE: Duration = Duration::from_secs(3);
 /// Refusals of one process that the log tells of.
 const MAX_REFUSALS: usize = 64;
+/// Lines about refusals of one process that the log takes at once.
+const LINES_AT_ONCE: u32 = 64;
+/// Connections that only root and the daemon's own user get: the command line works when programs have all others.
+const RESERVED: usize = 32;
 /// Pause when no connection can be accepted for want of descriptors or memory.
 const ACCEPT_PAUSE_MS: i32 = 100;
 
@@ -40,6 +46,10 @@ pub struct Shared {
     pub impairments: Impairments,
     /// Queue pairs that could not be connected.
     pub refused_qps: RefusedQps,
+    /// What programs have.
+    pub accounts: Arc<Accounts>,
+    /// What devices report to programs, and what is checked on their commands.
+    pub reported: DeviceLimits,
     next_context: AtomicU64,
     sessions: Mutex<Sessions>,
     ended: Condvar,
@@ -57,14 +67,47 @@ struct Sessions {
 #[derive(Default)]
 struct Process {
     connections: usize,
-    queue_bytes: Arc<AtomicU64>,
-    /// What it was refused because this version does not have it.
+    /// What it was refused because this version, or its share, does not have it.
     refused: HashSet<String>,
+    /// Lines of the log about it.
+    lines: Lines,
+}
+
+/// Refusals of one process that the log may tell of: some at once, then one a second. A program that is refused as fast as it
+/// can ask would otherwise fill the log.
+#[derive(Debug)]
+struct Lines {
+    left: u32,
+    since: Instant,
+}
+
+impl Default for Lines {
+    fn default() -> Lines {
+        Lines {
+            left: LINES_AT_ONCE,
+            since: Instant::now(),
+        }
+    }
+}
+
+impl Lines {
+    fn take(&mut self, now: Instant) -> bool {
+        let seconds = now.saturating_duration_since(self.since).as_secs();
+        if seconds > 0 {
+            let more = u32::try_from(seconds).unwrap_or(LINES_AT_ONCE);
+            self.left = self.left.saturating_add(more).min(LINES_AT_ONCE);
+            self.since = now;
+        }
+        let some = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        some
+    }
 }
 
 struct Live {
     socket: Arc<OwnedFd>,
     pid: i32,
+    uid: u32,
     /// It captures: at the end of the daemon it gets time to fetch what was recorded.
     spared: bool,
 }
@@ -72,7 +115,15 @@ struct Live {
 impl Shared {
     /// The common part of a server.
     pub fn new(config: ControlConfig, lcores: Arc<dyn LcorePort>) -> Shared {
+        let accounts = Accounts::new(
+            config.nics.len(),
+            &config.limits,
+            &config.quotas,
+            &Machine::here(),
+        );
         Shared {
+            accounts: Arc::new(accounts),
+            reported: config.quotas.report(config.limits),
             config,
             lcores,
             impairments: Impairments::default(),
@@ -140,15 +191,6 @@ impl Shared {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Count of the queue memory of a process.
-    pub fn queue_bytes(&self, pid: i32) -> Arc<AtomicU64> {
-        self.sessions()
-            .processes
-            .get(&pid)
-            .map(|own| own.queue_bytes.clone())
-            .unwrap_or_default()
-    }
-
     /// Whether a process is refused this for the first time, by command and reason.
     pub fn first_refusal(&self, pid: i32, command: &str, reason: &str) -> bool {
         let mut sessions = self.sessions();
@@ -159,14 +201,30 @@ impl Shared {
         own.refused.len() < MAX_REFUSALS && own.refused.insert(format!("{command}: {reason}"))
     }
 
-    fn enter(&self, socket: &Arc<OwnedFd>, pid: i32) -> Result<u64, &'static str> {
+    /// Whether the log may have one more line about what a process is refused.
+    pub fn may_log(&self, pid: i32) -> bool {
+        let mut sessions = self.sessions();
+        let own = sessions.processes.get_mut(&pid);
+        own.is_none_or(|own| own.lines.take(Instant::now()))
+    }
+
+    fn enter(&self, socket: &Arc<OwnedFd>, Peer { pid, uid }: Peer) -> Result<u64, &'static str> {
         let limits = &self.config.limits;
         let mut sessions = self.sessions();
         if sessions.closing {
             return Err("the daemon is stopping");
         }
-        if sessions.live.len() >= limits.max_connections {
+        let most = match is_master(uid) {
+            true => limits.max_connections,
+            // A small limit of a test has no room for a reserve.
+            false => limits.max_connections.saturating_sub(RESERVED).max(1),
+        };
+        if sessions.live.len() >= most {
             return Err("too many connections to this daemon");
+        }
+        let of_user = sessions.live.values().filter(|live| live.uid == uid);
+        if !is_master(uid) && of_user.count() >= (most / 4 * 3).max(1) {
+            return Err("too many connections of one user");
         }
         let own = sessions.processes.entry(pid).or_default();
         // PID 0 stands for all processes of PID namespaces that we do not see.
@@ -185,6 +243,7 @@ impl Shared {
             Live {
                 socket: socket.clone(),
                 pid,
+                uid,
                 spared: false,
             },
         );
@@ -590,7 +649,7 @@ pub fn start_session(
     peer: Peer,
 ) -> Result<(), &'static str> {
     let socket = Arc::new(socket);
-    let id = shared.enter(&socket, peer.pid)?;
+    let id = shared.enter(&socket, peer)?;
     let leave = Leave(shared.clone(), id);
     let shared = shared.clone();
     let started = thread::Builder::new()

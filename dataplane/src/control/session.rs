@@ -278,7 +278,11 @@ impl Session<'_> {
             None => "unknown",
         };
         let text = error.to_string();
-        if error.is_missing_feature() && !self.shared.first_refusal(pid, command, &text) {
+        let told = match error.told_once(&text) {
+            Some(about) => !self.shared.first_refusal(pid, command, about),
+            None => false,
+        };
+        if told || !self.shared.may_log(pid) {
             tracing::debug!(pid, device, command, errno, "{text}");
         } else {
             tracing::warn!(pid, device, command, errno, "{text}");

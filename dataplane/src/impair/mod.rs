@@ -11,7 +11,7 @@ mod place;
 mod rule;
 mod spec;
 mod trace;
-mod units;
+pub(crate) mod units;
 
 pub use args::{EffectArgs, MatchArgs, PlaceArgs, RuleArgs};
 pub use place::{Place, Point, Wiring};

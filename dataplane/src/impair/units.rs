@@ -199,16 +199,7 @@ pub fn rate(text: &str) -> Result<u64, Problem> {
 
 /// A number of bytes, `least` at least: `65536`, `64KiB`, `1MiB`, `1GiB`.
 pub fn bytes(text: &str, least: u32) -> Result<u32, Problem> {
-    let (digits, unit) = split_unit(text);
-    let factor = match unit {
-        "" | "B" => Some(1),
-        "KiB" => Some(1 << 10),
-        "MiB" => Some(1 << 20),
-        "GiB" => Some(1 << 30),
-        _ => None,
-    };
-    factor
-        .and_then(|factor: u64| decimal(digits, 0)?.checked_mul(factor))
+    large_bytes(text)
         .and_then(|bytes| u32::try_from(bytes).ok())
         .filter(|&bytes| bytes >= least)
         .ok_or_else(|| {
@@ -217,6 +208,30 @@ pub fn bytes(text: &str, least: u32) -> Result<u32, Problem> {
                 u32::MAX
             )
         })
+}
+
+/// A number of bytes of any size: `64GiB`, `2TiB`.
+pub fn large_bytes(text: &str) -> Option<u64> {
+    let (digits, unit) = split_unit(text);
+    let factor: u64 = match unit {
+        "" | "B" => 1,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        "TiB" => 1 << 40,
+        _ => return None,
+    };
+    decimal(digits, 0)?.checked_mul(factor)
+}
+
+/// Bytes in the largest unit that needs no fraction.
+pub fn written_bytes(bytes: u64) -> String {
+    let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let fits = |(shift, _): &(u32, &str)| bytes > 0 && bytes % (1 << shift) == 0;
+    match units.into_iter().find(fits) {
+        Some((shift, unit)) => format!("{} {unit}", bytes >> shift),
+        None => format!("{bytes} B"),
+    }
 }
 
 #[cfg(test)]
@@ -268,6 +283,10 @@ mod tests {
         assert_eq!(bytes("64KiB", 1), Ok(65536));
         assert_eq!(bytes("100", 1), Ok(100));
         assert_eq!((bytes("0", 0), bytes("1GiB", 0)), (Ok(0), Ok(1 << 30)));
+        assert_eq!(large_bytes("2 TiB"), Some(2 << 40));
+        assert_eq!(large_bytes("99999999TiB"), None);
+        assert_eq!(written_bytes(3 << 30), "3 GiB");
+        assert_eq!(written_bytes((1 << 20) + 1), "1048577 B");
         for (text, least) in [("64KB", 0), ("0", 1), ("4GiB", 0), ("-1", 0), ("", 0)] {
             let problem = bytes(text, least).unwrap_err();
             let bounds = format!("from {least} to 4294967295");

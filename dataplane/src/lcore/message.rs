@@ -53,8 +53,8 @@ pub struct NewContext {
     pub wake: OwnedFd,
     /// Asynchronous events.
     pub async_events: EventPipe,
-    /// Groups the contexts of a program.
-    pub program: u64,
+    /// Number of the program among those that have this NIC open: its contexts share one turn.
+    pub program: u32,
     /// For messages only.
     pub pid: u32,
     /// Name of its program as the kernel gives it, padded with zeros; for messages only.

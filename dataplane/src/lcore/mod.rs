@@ -69,6 +69,8 @@ pub struct LcoreConfig {
     pub cpus: usize,
     /// Without work.
     pub idle: IdlePolicy,
+    /// Send requests read for one program in one poll.
+    pub requests_per_poll: u32,
 }
 
 /// A NIC to run.
@@ -142,6 +144,7 @@ impl Lcore {
                 failed_cqs: Vec::with_capacity(64),
                 held: 0,
                 taps: Taps::new(),
+                requests_per_poll: config.requests_per_poll as usize,
             },
             ids: HashMap::new(),
             keys: Vec::new(),

@@ -150,6 +150,8 @@ pub struct Shared {
     pub held: usize,
     /// Captures.
     pub taps: Taps,
+    /// Send requests read for one program in one poll.
+    pub requests_per_poll: usize,
 }
 
 /// A payload that was placed at once.

@@ -14,8 +14,6 @@ use super::{dropped, impair};
 use crate::memory::helper::Moved;
 use crate::port::{Mbuf, RX_BURST};
 
-/// Send requests read for one program in one poll.
-const SENDS_PER_POLL: usize = 64;
 /// Ended operations handled for one program in one poll.
 const ENDS_PER_POLL: usize = 64;
 /// How often receive queues of failed QPs are looked at: they have no doorbell.
@@ -244,7 +242,7 @@ pub fn doorbells(nic: &mut Nic, shared: &mut Shared, key: ContextKey) -> usize {
     let mut count = 0;
     let mut turns = sends.len();
     let mut sges = [Sge::default(); MAX_SGE];
-    while turns > 0 && count < SENDS_PER_POLL {
+    while turns > 0 && count < shared.requests_per_poll {
         turns -= 1;
         let Some(id) = shared.contexts[key].sends.pop_front() else {
             break;

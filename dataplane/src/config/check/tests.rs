@@ -1,4 +1,5 @@
 use super::*;
+use crate::control::quota::Resource;
 use roceline_abi::control::MemoryPolicy;
 
 const NIC: &str =
@@ -294,5 +295,44 @@ fn a_link_has_two_ends_of_one_mtu() {
         &two(&format!("{b}mtu = 1500\n"), "fabric:x"),
         "f.toml: link fabric:x",
         "4200 and 1500",
+    );
+}
+
+#[test]
+fn limits_are_numbers_of_objects_and_amounts_of_memory() {
+    let config = parse(&with(
+        "[limits]\nrequests_per_poll = 128\n[limits.program]\nqps = 100\nregistered = \"64GiB\"\n\
+         [limits.user]\nqueue_memory = 1048576\n[limits.device]\ncqs = 65536",
+    ))
+    .unwrap();
+    let limits = config.limits;
+    assert_eq!(limits.requests_per_poll, 128);
+    assert_eq!(limits.quotas.program.get(Resource::Qps), Some(100));
+    assert_eq!(
+        limits.quotas.program.get(Resource::Registered),
+        Some(64 << 30)
+    );
+    assert_eq!(limits.quotas.user.get(Resource::QueueMemory), Some(1 << 20));
+    assert_eq!(limits.quotas.device.get(Resource::Cqs), Some(65536));
+    assert_eq!(limits.quotas.device.get(Resource::Qps), None);
+    assert_eq!(parse(NIC).unwrap().limits.requests_per_poll, 64);
+    for (line, says) in [
+        ("qps = 0", "qps = 0: must be a whole number from 1 to 65536"),
+        ("qps = 65537", "from 1 to 65536"),
+        ("qps = \"10GiB\"", "must be a whole number"),
+        ("registered = \"64GB\"", "such as \"64GiB\""),
+        ("registered = -1", "number of bytes"),
+        ("qp = 1", "did you mean `qps`"),
+    ] {
+        refused(
+            &with(&format!("[limits.program]\n{line}")),
+            "f.toml:6: ",
+            says,
+        );
+    }
+    refused(
+        &with("[limits]\nrequests_per_poll = 1"),
+        "f.toml:6: ",
+        "from 16 to 4096",
     );
 }

@@ -1,6 +1,7 @@
 //! The messages around the commands: opening, versions, broken packets, broken sessions, quotas.
 
 use super::*;
+use crate::control::quota::Resource;
 
 #[test]
 fn opening_is_refused_for_cause() {
@@ -125,4 +126,79 @@ fn quotas_hold() {
     let (_, socket) = crate::control::seqpacket::both_ends();
     let peer = crate::control::testing::own_peer();
     assert!(crate::control::server::start_session(&shared, socket, peer).is_err());
+}
+
+#[test]
+fn a_share_that_is_set_is_refused_with_the_errno_of_the_rdma_cgroup() {
+    let (lcore, _closed) = FakeLcore::new();
+    let mut config = config(PathBuf::from("unused"));
+    for (resource, most) in [
+        (Resource::Mrs, 2),
+        (Resource::Registered, 5 << 12),
+        (Resource::Cqs, 1),
+        (Resource::Qps, 1),
+        (Resource::Contexts, 2),
+    ] {
+        config.quotas.program.set(resource, Some(most));
+    }
+    let shared = Arc::new(Shared::new(config, lcore.clone()));
+    let program = Program::with_context(&shared, "roce0");
+    let also = Program::with_context(&shared, "roce0");
+    let pd = u32_at(&program.ok(&alloc_pd()), 0);
+    let memory = vec![0u8; 1 << 16];
+    let addr = (memory.as_ptr() as u64).next_multiple_of(4096);
+    let first = u32_at(&program.ok(&reg_mr(addr, 4 << 12, pd, 1)), 0);
+    assert_eq!(
+        program.errno(&reg_mr(addr, 2 << 12, pd, 1)),
+        libc::ENOMEM,
+        "bytes"
+    );
+    program.ok(&reg_mr(addr, 1 << 12, pd, 1));
+    assert_eq!(
+        program.errno(&reg_mr(addr, 1, pd, 1)),
+        libc::EAGAIN,
+        "regions"
+    );
+    program.ok(&Bytes::default().u32(first).plain(13, 0));
+    program.ok(&reg_mr(addr, 4 << 12, pd, 1));
+    let cq = u32_at(&program.ok(&create_cq(10, -1)), 0);
+    assert_eq!(also.errno(&create_cq(10, -1)), libc::EAGAIN);
+    program.ok(&create_qp(pd, cq, 2));
+    assert_eq!(program.errno(&create_qp(pd, cq, 2)), libc::EAGAIN);
+    let third = Program::start(&shared);
+    assert_eq!(third.open("roce0").header.error, libc::EAGAIN);
+    // All of it comes back with the contexts.
+    let used = || shared.accounts.programs();
+    assert_eq!(used()[0].used[Resource::Qps as usize], 1);
+    drop((program, also, third));
+    let end = std::time::Instant::now() + GRACE;
+    while !used().is_empty() {
+        assert!(std::time::Instant::now() < end, "{:?}", used());
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn objects_that_could_not_be_made_are_not_counted() {
+    let Bench { lcore, shared, .. } = bench();
+    let program = Program::with_context(&shared, "roce0");
+    let pd = u32_at(&program.ok(&alloc_pd()), 0);
+    let cq = u32_at(&program.ok(&create_cq(10, -1)), 0);
+    let memory = [0u8; 64];
+    let used = || shared.accounts.programs()[0].used;
+    let before = used();
+    for command in [
+        alloc_pd(),
+        create_channel(),
+        create_cq(10, -1),
+        reg_mr(memory.as_ptr() as u64, 64, pd, 1),
+        create_qp(pd, cq, 2),
+    ] {
+        lcore.state().next = Some(Reply::Failed {
+            errno: libc::ENOMEM,
+            reason: "full".into(),
+        });
+        assert_eq!(program.errno(&command), libc::ENOMEM);
+        assert_eq!(used(), before);
+    }
 }

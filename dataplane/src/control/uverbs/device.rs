@@ -142,11 +142,6 @@ pub fn query_port(context: &mut Context, call: &Call<'_>) -> Result<Answer, Comm
 /// (`roceline_abi::control`).
 pub fn create_comp_channel(context: &mut Context, call: &Call<'_>) -> Result<Answer, CommandError> {
     context.ready()?;
-    context.check_quota(
-        "completion channels",
-        context.channels.len(),
-        context.limits().max_channels,
-    )?;
     let (handle, fd) = context.new_channel()?;
     Ok(Answer {
         fd: Some(fd),

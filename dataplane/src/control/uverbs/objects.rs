@@ -16,6 +16,7 @@ use super::{Answer, Call};
 use crate::control::context::Context;
 use crate::control::error::CommandError;
 use crate::control::queue_memory::{Queue, Shape};
+use crate::control::quota::{Charge, Resource};
 use crate::lcore::message::{Command, Reply};
 
 /// Rights that a region can have: local write, remote write, remote read, remote atomic.
@@ -35,13 +36,10 @@ const ACCESS_FLUSH: u32 = 3 << 8;
 
 pub fn alloc_pd(context: &mut Context, call: &Call<'_>) -> Result<Answer, CommandError> {
     context.ready()?;
-    context.check_quota(
-        "protection domains",
-        context.pds.len(),
-        context.limits().max_pd,
-    )?;
+    let charge = context.charge(Resource::Pds, 1)?;
     let handle = context.handle(Command::AllocPd)?;
     context.pds.insert(handle);
+    charge.keep();
     Ok(call.answer(OneWord { value: handle }.as_bytes(), &[]))
 }
 
@@ -50,6 +48,7 @@ pub fn dealloc_pd(context: &mut Context, call: &Call<'_>) -> Result<Answer, Comm
     let pd = context.pd(call.request::<OneHandle>()?.handle)?;
     context.done(Command::DeallocPd { pd })?;
     context.pds.remove(&pd);
+    context.account.give(Resource::Pds, 1);
     Ok(Answer::default())
 }
 
@@ -100,7 +99,10 @@ fn register(context: &mut Context, call: &Call<'_>) -> Result<Answer, CommandErr
             limit: limits.max_mr_size,
         });
     }
-    context.check_quota("memory regions", context.mrs.len(), limits.max_mr)?;
+    let charges = [
+        context.charge(Resource::Mrs, 1)?,
+        context.charge(Resource::Registered, len)?,
+    ];
     // An iova is only a name, but its end must exist.
     if iova.checked_add(len).is_none() {
         return Err(CommandError::Range { addr: iova, len });
@@ -119,6 +121,7 @@ fn register(context: &mut Context, call: &Call<'_>) -> Result<Answer, CommandErr
     })? {
         Reply::Mr { handle, lkey, rkey } => {
             context.mrs.insert(handle, addr, len, mappings);
+            charges.into_iter().for_each(Charge::keep);
             Ok(call.answer(
                 RegMrResp {
                     mr_handle: handle,
@@ -136,14 +139,14 @@ fn register(context: &mut Context, call: &Call<'_>) -> Result<Answer, CommandErr
 pub fn dereg_mr(context: &mut Context, call: &Call<'_>) -> Result<Answer, CommandError> {
     context.ready()?;
     let mr = call.request::<OneHandle>()?.handle;
-    if !context.mrs.contains(mr) {
-        return Err(CommandError::Handle {
-            kind: "memory region",
-            handle: mr,
-        });
-    }
+    let (_, len) = context.mrs.range(mr).ok_or(CommandError::Handle {
+        kind: "memory region",
+        handle: mr,
+    })?;
     context.done(Command::DeregMr { mr })?;
     context.mrs.remove(mr);
+    context.account.give(Resource::Mrs, 1);
+    context.account.give(Resource::Registered, len);
     Ok(Answer::default())
 }
 
@@ -231,10 +234,12 @@ fn new_cq(
             handle,
         });
     }
-    context.check_quota("completion queues", context.cqs.len(), limits.max_cq)?;
-    let queue = context
-        .queues
-        .alloc(&context.file, Shape::new(params.cqe, 1 << CQE_LOG2))?;
+    let shape = Shape::new(params.cqe, 1 << CQE_LOG2);
+    let charges = [
+        context.charge(Resource::Cqs, 1)?,
+        context.charge(Resource::Cqes, shape.entries().into())?,
+    ];
+    let queue = context.queues.alloc(&context.file, shape)?;
     let user_handle = params.user_handle;
     let command = Command::CreateCq {
         queue: queue.loc(),
@@ -264,6 +269,7 @@ fn new_cq(
     };
     let mmap = mmap_info(&queue);
     context.cqs.insert(handle, queue);
+    charges.into_iter().for_each(Charge::keep);
     Ok((response, mmap))
 }
 
@@ -283,6 +289,8 @@ pub fn destroy_cq(context: &mut Context, call: &Call<'_>) -> Result<Answer, Comm
         Reply::Events { comp, asynchronous } => {
             CqRecord::withdraw(&context.file.view(), cq);
             if let Some(queue) = context.cqs.remove(&cq) {
+                context.account.give(Resource::Cqs, 1);
+                context.account.give(Resource::Cqes, queue.entries().into());
                 context.queues.free(&context.file, queue);
             }
             let response = DestroyCqResp {

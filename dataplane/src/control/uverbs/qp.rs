@@ -17,6 +17,7 @@ use crate::control::context::{Context, QpQueues};
 use crate::control::error::CommandError;
 use crate::control::limits::DeviceLimits;
 use crate::control::queue_memory::Shape;
+use crate::control::quota::Resource;
 use crate::lcore::message::{Command, Reply};
 
 /// The bits before RATE_LIMIT: `IB_QP_ATTR_STANDARD_BITS`.
@@ -122,7 +123,7 @@ fn new_qp(
     let send_cq = context.cq(params.send_cq_handle)?;
     let recv_cq = context.cq(params.recv_cq_handle)?;
     let sizes = sizes(params, &limits)?;
-    context.check_quota("queue pairs", context.qps.len(), limits.max_qp)?;
+    let charge = context.charge(Resource::Qps, 1)?;
     let sq = context.queues.alloc(&context.file, sizes.sq)?;
     // The provider maps the receive queue even when it was asked for with no entries.
     let rq = match context.queues.alloc(&context.file, sizes.rq) {
@@ -185,6 +186,7 @@ fn new_qp(
         sq: mmap_info(&sq),
     };
     context.qps.insert(handle, QpQueues { qpn, sq, rq });
+    charge.keep();
     Ok((response, mmap))
 }
 
@@ -199,6 +201,7 @@ pub fn destroy_qp(context: &mut Context, call: &Call<'_>) -> Result<Answer, Comm
         Reply::Events { asynchronous, .. } => {
             QpRecord::withdraw(&context.file.view(), doorbell_index(qp));
             if let Some(QpQueues { sq, rq, .. }) = context.qps.remove(&qp) {
+                context.account.give(Resource::Qps, 1);
                 context.queues.free(&context.file, sq);
                 context.queues.free(&context.file, rq);
             }
