@@ -252,6 +252,7 @@ impl Producer {
             max_send_sge: 1,
             max_recv_sge: 1,
             max_inline: 48,
+            srq: None,
         };
         let command = Command::CreateQp {
             init,

@@ -229,6 +229,8 @@ pub struct Qp {
     pub ip_id: u16,
     /// Packets that wait for their payload, or behind one that does.
     pub tx_waiting: u32,
+    /// Packets of which the engine waits to hear, and that were lost here behind others that wait for their payload.
+    pub lost_behind: Option<LostBehind>,
     /// Packets whose payload the memory thread is placing, by [`side_index`].
     pub placing: [u32; 2],
     /// In `Context::sends`.
@@ -250,6 +252,29 @@ pub struct QpPackets {
     pub rx: u64,
     /// Bytes of them.
     pub rx_bytes: u64,
+}
+
+/// Packets whose payload the engine believes to be under way; they were given up for want of a buffer.
+#[derive(Clone, Copy, Debug)]
+pub struct LostBehind {
+    epoch: u32,
+    count: usize,
+}
+
+impl LostBehind {
+    /// One more, of this epoch.
+    pub fn add(lost: &mut Option<LostBehind>, epoch: u32) {
+        let before = lost.map_or(0, |lost| lost.of(epoch));
+        *lost = Some(LostBehind {
+            epoch,
+            count: before + 1,
+        });
+    }
+
+    /// How many of this epoch; older ones are of no interest any more.
+    pub fn of(&self, epoch: u32) -> usize {
+        if self.epoch == epoch { self.count } else { 0 }
+    }
 }
 
 /// Where a side stands in arrays of two.

@@ -11,7 +11,7 @@ use roceline_engine::verbs::{AsyncKind, Completion, Event, QpId, WcStatus};
 use roceline_engine::wire::icrc;
 use roceline_engine::{Engine, MemSlice, Outcome, Outputs, Payload, Place, Side, TxDesc};
 
-use super::context::{Context, FETCH_HIGH, Mr, Op, OpEnd, Qp, Then, side_index};
+use super::context::{Context, FETCH_HIGH, LostBehind, Mr, Op, OpEnd, Qp, Then, side_index};
 use super::nic::{Fetched, LOOPBACK_LIMIT, Nic, Placed, Shared, TX_LIMIT};
 use super::queue::CqFull;
 use crate::memory::Window;
@@ -23,7 +23,7 @@ const L3_OFFSET: usize = 14;
 
 /// Empties `shared.out`, and tells the engine of what was placed and fetched on the way.
 pub fn drain(nic: &mut Nic, shared: &mut Shared) {
-    while !shared.out.is_empty() || !shared.placed.is_empty() {
+    while !shared.out.is_empty() || !shared.placed.is_empty() || !shared.fetched.is_empty() {
         carry_out(nic, shared);
         let mut told = 0;
         while let Some(&Placed { qp, epoch, side }) = shared.placed.get(told) {
@@ -260,7 +260,7 @@ pub fn async_record(element: u64, kind: AsyncKind) -> [u8; 16] {
 }
 
 fn asynchronous(nic: &mut Nic, shared: &mut Shared, qp: QpId, kind: AsyncKind) {
-    if nic.tapped && !matches!(kind, AsyncKind::CommEst | AsyncKind::SqDrained) {
+    if nic.tapped && !matches!(kind, AsyncKind::CommEst | AsyncKind::SqDrained | AsyncKind::QpLastWqeReached) {
         shared.taps.qp_failed(nic, qp, WcStatus::Success);
     }
     let Some(qp) = nic.qps.get_mut(qp) else {
@@ -305,10 +305,12 @@ pub fn fail_overflowed(nic: &mut Nic, shared: &mut Shared, now: roceline_engine:
 fn build(nic: &mut Nic, shared: &mut Shared, desc: &TxDesc, slices: &[MemSlice]) {
     let waits = build_packet(nic, shared, desc, slices);
     if desc.tell_fetched && !waits {
-        shared.fetched.push(Fetched {
-            qp: desc.qp,
-            epoch: desc.epoch,
-        });
+        let (id, epoch) = (desc.qp, desc.epoch);
+        match nic.qps.get_mut(id).filter(|qp| qp.tx_waiting > 0) {
+            // It was lost, but is not the oldest of those that the engine waits for.
+            Some(qp) => LostBehind::add(&mut qp.lost_behind, epoch),
+            None => shared.fetched.push(Fetched { qp: id, epoch }),
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use roceline_engine::{Nanos, Outcome};
 
 use super::context::{ContextKey, FETCH_HIGH, PLACE_LIMIT, Then, side_index};
 use super::drain::{drain, fail_overflowed, finish};
-use super::nic::{LOOPBACK_LIMIT, Nic, RxSlot, Shared, TX_HIGH};
+use super::nic::{Fetched, LOOPBACK_LIMIT, Nic, RxSlot, Shared, TX_HIGH};
 use super::tap::Taps;
 use super::{dropped, impair};
 use crate::memory::helper::Moved;
@@ -177,6 +177,10 @@ pub fn operations(nic: &mut Nic, shared: &mut Shared, key: ContextKey, now: Nano
                     continue;
                 };
                 qp.tx_waiting = qp.tx_waiting.saturating_sub(1);
+                let behind = match qp.tx_waiting {
+                    0 => qp.lost_behind.take(),
+                    _ => None,
+                };
                 if !nic.engine.is_current(end.qp, end.epoch, end.side) {
                     continue;
                 }
@@ -196,6 +200,10 @@ pub fn operations(nic: &mut Nic, shared: &mut Shared, key: ContextKey, now: Nano
                     finish(nic, end.qp, end.mbuf);
                     if end.tell_fetched {
                         nic.engine.fetched(end.qp, end.epoch, now, &mut shared.out);
+                        let behind = behind.map_or(0, |lost| lost.of(end.epoch));
+                        let (qp, epoch) = (end.qp, end.epoch);
+                        let told = Fetched { qp, epoch };
+                        shared.fetched.extend(std::iter::repeat_n(told, behind));
                     }
                 }
             }

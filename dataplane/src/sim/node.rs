@@ -176,6 +176,7 @@ impl Node {
             max_send_sge: 1,
             max_recv_sge: 1,
             max_inline: 0,
+            srq: None,
         };
         self.engine
             .create_qp(&init)

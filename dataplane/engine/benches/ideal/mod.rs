@@ -193,6 +193,7 @@ impl End {
             max_send_sge: 4,
             max_recv_sge: 4,
             max_inline: 64,
+            srq: None,
         };
         let qp = engine.create_qp(&init).expect("an empty table");
         let mut wr = RecvWr {

@@ -1,8 +1,9 @@
-//! The RC transport. [`Engine`] is the whole of it from outside.
+//! The transport. [`Engine`] is the whole of it from outside.
 //!
 //! `requester` turns work requests into packets and responses into completions; `responder` turns
 //! requests into placements, responses and receive completions. Both work on one `Qp`, through an `Env` that
-//! holds all else they may touch during a call.
+//! holds all else they may touch during a call. UC shares both with RC: packets that are handed over count as acknowledged
+//! (`requester::handed`), and what RC would refuse is dropped (`responder::unreliable`).
 
 mod config;
 mod env;
@@ -22,7 +23,7 @@ use crate::memory::MrTable;
 use crate::time::Nanos;
 use crate::timers::TimerWheel;
 use crate::verbs::{QpId, QpState, RecvQueues, SendWr, Sge};
-use crate::wire::{Packet, Psn, Transport};
+use crate::wire::{Packet, Psn};
 use config::MAX_WINDOW;
 use env::{Env, env};
 use journal::PostMortems;
@@ -93,7 +94,7 @@ impl Engine {
         self.qps.get(qp).map(|qp| &qp.counters)
     }
 
-    /// May the caller hand over send requests now? (RTS, SQD: yes while there is room; ERR: yes, they are flushed; else no)
+    /// May the caller hand over send requests now? (RTS, SQD: yes while there is room; SQE, ERR: yes, they are flushed; else no)
     #[inline]
     pub fn wants_sends(&self, qp: QpId) -> bool {
         self.qps.get(qp).is_some_and(takes_sends)
@@ -109,7 +110,7 @@ impl Engine {
             .ok_or(SqFull)?;
         qp.req.post(wr, sges)?;
         match qp.state {
-            QpState::Err => self.lists.work.push(qp.slot),
+            QpState::Err | QpState::Sqe => self.lists.work.push(qp.slot),
             _ => self.lists.ready.push(qp.slot),
         }
         Ok(())
@@ -143,7 +144,9 @@ impl Engine {
         }
         qp.cold.journal.received(now, packet);
         let mut env = env!(self, now, out);
-        if packet.opcode.info().is_request() {
+        if !qp.reliable {
+            responder::on_unreliable(qp, packet, tag, queues, &mut env);
+        } else if packet.opcode.info().is_request() {
             responder::on_request(qp, packet, tag, queues, &mut env);
         } else {
             requester::on_response(qp, packet, tag, &mut env);
@@ -296,6 +299,13 @@ impl Engine {
             };
             let finished = match qp.state {
                 QpState::Err => flush(qp, queues, &mut env),
+                _ if qp.flushes_sends() => {
+                    let finished = requester::flush(qp, &mut env);
+                    if finished && qp.req.has_unsent() {
+                        env.lists.ready.push(slot);
+                    }
+                    finished
+                }
                 _ => {
                     requester::complete(qp, &mut env);
                     if qp.req.has_unsent() {
@@ -365,15 +375,18 @@ impl Engine {
 
 #[inline]
 fn takes_sends(qp: &Qp) -> bool {
-    matches!(qp.state, QpState::Rts | QpState::Sqd | QpState::Err) && qp.req.has_room()
+    matches!(
+        qp.state,
+        QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err
+    ) && qp.req.has_room()
 }
 
-/// Whether a packet is of this connection: RC, between the two addresses, with the P_Key of the default
+/// Whether a packet is of this connection: its transport, between the two addresses, with the P_Key of the default
 /// partition (IBTA 9.6, packet validation). Anybody can write a QPN into a packet.
 #[inline]
 fn belongs(qp: &Qp, packet: &Packet) -> bool {
     const DEFAULT_PARTITION: u16 = 0x7fff;
-    packet.opcode.info().transport == Transport::Rc
+    packet.opcode.info().transport == qp.transport
         && packet.src == qp.dgid
         && packet.dst == qp.sgid
         && packet.pkey & 0x7fff == DEFAULT_PARTITION

@@ -22,8 +22,8 @@ impl Engine {
 
     /// Creates a QP in RESET.
     pub fn create_qp(&mut self, init: &QpInit) -> Result<QpId, QpError> {
-        if init.qp_type != QpType::Rc {
-            return Err(QpError::Unsupported("a queue pair that is not RC"));
+        if init.qp_type == QpType::Ud {
+            return Err(QpError::Unsupported("a UD queue pair"));
         }
         let id = self.qps.create(init)?;
         if let Some(qp) = self.qps.get_mut(id) {
@@ -74,6 +74,11 @@ impl Engine {
                 qp.cold.journal.connected(env.counters);
             }
             (QpState::Sqd, QpState::Rts) => env.lists.ready.push(qp.slot),
+            (QpState::Sqe, QpState::Rts) => {
+                if qp.req.resume() {
+                    env.lists.work.push(qp.slot);
+                }
+            }
             (QpState::Rts, QpState::Sqd) => {
                 let wanted = mask & mask::EN_SQD_ASYNC_NOTIFY != 0 && attr.sqd_async_notify;
                 qp.req.want_drained(wanted);

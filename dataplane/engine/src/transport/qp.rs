@@ -6,8 +6,8 @@ use super::requester::Requester;
 use super::responder::Responder;
 use crate::counters::Counters;
 use crate::memory::Access;
-use crate::verbs::{AsyncKind, QpAttr, QpId, QpInit, QpState};
-use crate::wire::Gid;
+use crate::verbs::{AsyncKind, QpAttr, QpId, QpInit, QpState, QpType};
+use crate::wire::{Gid, Transport};
 
 /// A queue pair. Fields of the hot loop come first; what only `modify_qp` and `query_qp` look at is behind
 /// a pointer.
@@ -22,9 +22,17 @@ pub(crate) struct Qp {
     pub mtu_shift: u8,
     /// The caller holds its packets back.
     pub tx_paused: bool,
+    /// Its packets are of this transport.
+    pub transport: Transport,
+    /// Requests are acknowledged: RC.
+    pub reliable: bool,
+    /// Receive requests come from a shared receive queue.
+    pub shared_receives: bool,
     /// Rights of peers.
     pub access: Access,
     pub pd: u32,
+    /// That of receive requests' keys: a shared receive queue has one of its own.
+    pub recv_pd: u32,
     /// Marks descriptors of packets; steps at a reset and at a fetch fault, after which the caller drops the
     /// descriptors it still has.
     pub tx_epoch: u32,
@@ -58,8 +66,16 @@ impl Qp {
             tx_paused: false,
             state: QpState::Reset,
             mtu_shift: 10,
+            transport: match init.qp_type {
+                QpType::Rc => Transport::Rc,
+                QpType::Uc => Transport::Uc,
+                QpType::Ud => Transport::Ud,
+            },
+            reliable: init.qp_type == QpType::Rc,
+            shared_receives: init.srq.is_some(),
             access: Access(0),
             pd: init.pd,
+            recv_pd: init.srq.map_or(init.pd, |srq| srq.pd),
             tx_epoch: 0,
             place_epoch: 0,
             send_cq: init.send_cq,
@@ -89,16 +105,25 @@ impl Qp {
         ((u64::from(len) + u64::from(self.mtu()) - 1) >> self.mtu_shift).max(1) as u32
     }
 
-    /// Whether requests are taken.
+    /// Whether requests are taken. In SQE only the send queue stands still (IBTA 10.3.1).
     #[inline]
     pub fn can_receive(&self) -> bool {
-        matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd)
+        matches!(
+            self.state,
+            QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe
+        )
     }
 
     /// Whether requests may be sent and responses are taken.
     #[inline]
     pub fn can_send(&self) -> bool {
         matches!(self.state, QpState::Rts | QpState::Sqd)
+    }
+
+    /// Whether the send queue, and no other, is to be flushed: in SQE, or left over from it.
+    #[inline]
+    pub fn flushes_sends(&self) -> bool {
+        self.state == QpState::Sqe || self.req.is_flushing()
     }
 
     /// To RESET: everything is dropped silently.
@@ -125,7 +150,21 @@ impl Qp {
         self.state = QpState::Err;
         self.req.quiet(env.timers, self.slot);
         env.lists.work.push(self.slot);
-        env.lists.errored.push(self.slot);
+        // A shared receive queue is not flushed with the QP.
+        if !self.shared_receives {
+            env.lists.errored.push(self.slot);
+        }
+    }
+
+    /// A send request failed: RC goes to ERR; without acknowledgements only the send queue stops, in SQE, and is
+    /// flushed, and receiving goes on (IBTA 10.3.1).
+    pub fn fail_sending(&mut self, cause: Cause, env: &mut Env<'_>) {
+        if self.reliable {
+            return self.fail(cause, env);
+        }
+        env.post_mortems.record(self, cause, env.now, env.counters);
+        self.state = QpState::Sqe;
+        env.lists.work.push(self.slot);
     }
 
     /// To ERR, with an asynchronous event.

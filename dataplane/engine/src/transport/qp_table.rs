@@ -156,6 +156,7 @@ mod tests {
             max_send_sge: 1,
             max_recv_sge: 1,
             max_inline: 0,
+            srq: None,
         }
     }
 

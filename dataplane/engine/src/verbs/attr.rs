@@ -116,6 +116,17 @@ pub struct QpInit {
     pub max_recv_sge: u32,
     /// Inline bytes of a send request at most.
     pub max_inline: u32,
+    /// Receive requests come from a shared receive queue, not from a queue of the QP's own.
+    pub srq: Option<SrqRef>,
+}
+
+/// A shared receive queue as a QP sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SrqRef {
+    /// The caller's number.
+    pub number: u32,
+    /// Its protection domain (the caller's number): that of its requests' keys, whatever the QP's is (IBTA 10.2.3).
+    pub pd: u32,
 }
 
 /// The address of the peer and how to get there.

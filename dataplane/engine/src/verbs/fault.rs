@@ -263,6 +263,11 @@ const _: () = {
 };
 
 impl Fault {
+    /// Whether it lies in the receive request itself, whatever the peer sent.
+    pub(crate) const fn is_receivers(self) -> bool {
+        matches!(self, Fault::ReceiveKey | Fault::ReceiveEntries)
+    }
+
     /// Its row.
     pub const fn row(self) -> &'static FaultRow {
         &FAULTS[self as usize]

@@ -255,6 +255,7 @@ pub enum AsyncKind {
     SqDrained = 5,
     PortActive = 9,
     PortErr = 10,
+    QpLastWqeReached = 16,
 }
 
 impl AsyncKind {
@@ -269,6 +270,7 @@ impl AsyncKind {
             AsyncKind::SqDrained => "SQ_DRAINED",
             AsyncKind::PortActive => "PORT_ACTIVE",
             AsyncKind::PortErr => "PORT_ERR",
+            AsyncKind::QpLastWqeReached => "QP_LAST_WQE_REACHED",
         }
     }
 }

@@ -295,6 +295,12 @@ impl Opcode {
         }
     }
 
+    /// The same operation of another transport, for those that both have.
+    #[inline]
+    pub(crate) const fn of_transport(self, bits: u8) -> Opcode {
+        Opcode(self.0 & 0x1f | bits)
+    }
+
     /// Its number.
     #[inline]
     pub const fn raw(self) -> u8 {

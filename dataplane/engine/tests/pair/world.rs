@@ -58,6 +58,7 @@ pub fn default_init() -> QpInit {
         max_send_sge: 32,
         max_recv_sge: 32,
         max_inline: 512,
+        srq: None,
     }
 }
 

@@ -143,6 +143,7 @@ fn new_qp(
         max_send_sge: sizes.max_send_sge,
         max_recv_sge: params.max_recv_sge,
         max_inline: sizes.max_inline,
+        srq: None,
     };
     let max_recv_wr = rq.entries();
     let command = Command::CreateQp {

@@ -82,6 +82,7 @@ pub(super) fn create_qp(nic: &mut Nic, shared: &mut Shared, key: ContextKey, new
         template: None,
         ip_id: 0,
         tx_waiting: 0,
+        lost_behind: None,
         placing: [0; 2],
         in_sends: false,
         paused: false,

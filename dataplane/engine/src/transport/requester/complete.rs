@@ -1,15 +1,17 @@
 //! Completions of send requests, in their order.
 
 use super::Requester;
+use super::unacknowledged::packet_fetched;
 use crate::descriptor::Outcome;
 use crate::transport::env::{Env, count};
 use crate::transport::journal::Cause;
 use crate::transport::qp::Qp;
+use crate::wire::Transport;
 use crate::verbs::{AsyncKind, Completion, Event, QpState, WcOpcode, WcStatus, WrOpcode};
 
 /// Completes what is done at the head of the queue. What a call has no room for goes on in `advance`.
 pub(crate) fn complete(qp: &mut Qp, env: &mut Env<'_>) {
-    if qp.state == QpState::Err {
+    if !qp.can_send() {
         return;
     }
     while qp.req.head != qp.req.started {
@@ -26,7 +28,7 @@ pub(crate) fn complete(qp: &mut Qp, env: &mut Env<'_>) {
                 report(qp, status, env);
                 count!(qp, env, req_cqe_error);
                 qp.cold.journal.fails(w.failed(status));
-                qp.fail(qp.req.cause, env);
+                qp.fail_sending(qp.req.cause, env);
             }
             break;
         }
@@ -50,10 +52,12 @@ pub(crate) fn complete(qp: &mut Qp, env: &mut Env<'_>) {
     drained(qp, env);
 }
 
-/// The last payload of the oldest request that is not acknowledged was fetched. Where nobody acknowledges, that is all there
-/// is to wait for.
+/// The last payload of the oldest request that is not acknowledged was fetched, or, in UC, that of its next packet. Where
+/// nobody acknowledges, that is all there is to wait for.
 pub(crate) fn fetched(qp: &mut Qp, env: &mut Env<'_>) {
-    if qp.req.una_wqe != qp.req.cur {
+    if qp.transport == Transport::Uc {
+        packet_fetched(qp, env);
+    } else if qp.req.una_wqe != qp.req.cur {
         qp.req.una_wqe = qp.req.una_wqe.wrapping_add(1);
         complete(qp, env);
     }
@@ -149,13 +153,14 @@ impl Requester {
     }
 }
 
-/// Flushes what is left of the send queue of a QP in ERR; false when it has to go on in another call.
+/// Flushes what is left of the send queue of a QP in ERR or SQE; false when it has to go on in another call.
 pub(crate) fn flush(qp: &mut Qp, env: &mut Env<'_>) -> bool {
     if qp.req.place_done != qp.req.place_issued {
         // `placed` comes back to it.
         return true;
     }
-    while qp.req.head != qp.req.tail {
+    let end = qp.req.flush_end.unwrap_or(qp.req.tail);
+    while qp.req.head != end {
         if !env.event_room() {
             return false;
         }
@@ -167,5 +172,6 @@ pub(crate) fn flush(qp: &mut Qp, env: &mut Env<'_>) -> bool {
     r.cur = r.head;
     r.una_wqe = r.head;
     r.stop = None;
+    r.flush_end = None;
     true
 }

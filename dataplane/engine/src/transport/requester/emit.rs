@@ -172,7 +172,7 @@ fn emit_data(qp: &mut Qp, env: &mut Env<'_>) -> bool {
             }
         }
     };
-    let opcode = opcode(w.op, first, last);
+    let opcode = opcode(w.op, first, last).of_transport(r.opcode_bits);
     let headers = opcode.info().headers;
     let mut ext = ExtHeaders::default();
     if headers.has(HeaderSet::RETH) {
@@ -184,7 +184,8 @@ fn emit_data(qp: &mut Qp, env: &mut Env<'_>) -> bool {
         ext.imm_or_rkey = w.imm;
     }
     let window_closes = r.outstanding() + 1 >= env.window;
-    let ack_req = last || window_closes || r.since_ack_req + 1 >= ACK_REQ_EVERY;
+    let wanted = last || window_closes || r.since_ack_req + 1 >= ACK_REQ_EVERY;
+    let ack_req = wanted & r.reliable;
     r.since_ack_req = if ack_req { 0 } else { r.since_ack_req + 1 };
     env.out.tx.push(TxDesc {
         qp: qp.id,
@@ -201,7 +202,7 @@ fn emit_data(qp: &mut Qp, env: &mut Env<'_>) -> bool {
         ext,
         len,
         payload,
-        tell_fetched: false,
+        tell_fetched: !r.reliable,
     });
     let (psn, again) = (r.snd, r.snd != r.max);
     qp.cold.journal.sent(env.now, opcode, psn, 0, again);

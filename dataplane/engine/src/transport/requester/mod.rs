@@ -12,6 +12,7 @@
 mod adaptive;
 mod complete;
 mod emit;
+mod unacknowledged;
 mod response;
 mod retry;
 
@@ -25,7 +26,7 @@ use super::sge::Cursor;
 use super::{MAX_PENDING, Retransmission, SqFull};
 use crate::time::Nanos;
 use crate::timers::TimerWheel;
-use crate::verbs::{MAX_SGE, QpAttr, QpInit, SendWr, Sge, WcStatus, WrOpcode};
+use crate::verbs::{MAX_SGE, QpAttr, QpInit, QpType, SendWr, Sge, WcStatus, WrOpcode};
 use crate::wire::{Psn, aeth};
 
 /// Longest message: what [`SendWr::length`] promises, one byte less than IBTA's 2^31.
@@ -33,6 +34,10 @@ const MAX_MESSAGE: u64 = (1 << 31) - 1;
 /// PSNs that may lie between the oldest unacknowledged and the next: half the PSN space, so that the
 /// responder can tell duplicates from new requests.
 const MAX_OUTSTANDING: u32 = 1 << 23;
+
+/// Transport bits of an opcode (IBTA 9.2.1).
+const UC_OPCODES: u8 = 0x20;
+const UD_OPCODES: u8 = 0x60;
 
 /// What the one timer of a QP waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,6 +136,8 @@ pub(crate) struct Requester {
     stop: Option<u32>,
     /// What is wrong with that request.
     cause: Cause,
+    /// What lies before this request is still to be flushed, though the QP has left SQE.
+    flush_end: Option<u32>,
     ring_mask: u32,
     capacity: u32,
     /// Packets emitted since the last that asked for an ACK.
@@ -154,6 +161,10 @@ pub(crate) struct Requester {
     retry_cnt: u8,
     rnr_retry: u8,
     max_rd_atomic: u8,
+    /// What it sends is acknowledged.
+    reliable: bool,
+    /// The transport in the opcodes of its packets.
+    opcode_bits: u8,
     sig_all: bool,
     /// When `wait` ends.
     deadline: Nanos,
@@ -193,6 +204,7 @@ impl Requester {
             tail: 0,
             stop: None,
             cause: Cause::BadRequest,
+            flush_end: None,
             ring_mask: size - 1,
             capacity,
             since_ack_req: 0,
@@ -210,6 +222,13 @@ impl Requester {
             retry_cnt: 0,
             rnr_retry: 0,
             max_rd_atomic: 0,
+            // READs and atomics need acknowledgements.
+            reliable: init.qp_type == QpType::Rc,
+            opcode_bits: match init.qp_type {
+                QpType::Rc => 0,
+                QpType::Uc => UC_OPCODES,
+                QpType::Ud => UD_OPCODES,
+            },
             sig_all: init.sq_sig_all,
             deadline: Nanos::ZERO,
             wheel_at: u64::MAX,
@@ -238,6 +257,7 @@ impl Requester {
         self.started = 0;
         self.tail = 0;
         self.stop = None;
+        self.flush_end = None;
         self.since_ack_req = 0;
         self.reads_out = 0;
         self.read_psns = 0;
@@ -308,8 +328,11 @@ impl Requester {
         };
         use WrOpcode::*;
         let op = wr.opcode.unwrap_or(Send);
-        let supported =
-            wr.opcode.is_some() && matches!(op, Send | SendImm | Write | WriteImm | Read);
+        let supported = match op {
+            Send | SendImm | Write | WriteImm => wr.opcode.is_some(),
+            Read => self.reliable,
+            _ => false,
+        };
         let error = if !supported || (wr.inline && op == Read) || (too_many && !wr.inline) {
             Some(Cause::BadRequest)
         } else if len > MAX_MESSAGE || (wr.inline && len > u64::from(self.max_inline)) {

@@ -64,7 +64,7 @@ fn on_ack(qp: &mut Qp, packet: &Packet, env: &mut Env<'_>) {
 
 /// All PSNs before `upto` are acknowledged, but a READ only by its responses: it holds `una` back.
 /// Completes what that allows.
-fn acknowledge(qp: &mut Qp, upto: Psn, env: &mut Env<'_>) {
+pub(super) fn acknowledge(qp: &mut Qp, upto: Psn, env: &mut Env<'_>) {
     let r = &mut qp.req;
     let target = r.ahead(upto);
     let mut reached = 0;

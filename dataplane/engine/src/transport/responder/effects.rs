@@ -5,7 +5,7 @@ use crate::descriptor::Outcome;
 use crate::transport::env::{Env, count};
 use crate::transport::journal::{Cause, FailedRequest};
 use crate::transport::qp::Qp;
-use crate::verbs::{
+use crate::verbs::{AsyncKind, 
     Completion, Event, Fault, QpState, RecvQueues, WC_WITH_IMM, WcOpcode, WcStatus,
 };
 use crate::wire::Psn;
@@ -267,7 +267,8 @@ pub(super) fn fatal(
     env: &mut Env<'_>,
 ) {
     let row = fault.row();
-    if let Some(code) = row.nak {
+    // Nobody listens for one in UC.
+    if let Some(code) = row.nak.filter(|_| qp.reliable) {
         emit_ack(qp, psn, Syndrome::Nak(code), env);
     }
     if let Some(status) = recv {
@@ -354,6 +355,14 @@ pub(crate) fn placed(qp: &mut Qp, outcome: Outcome, env: &mut Env<'_>) {
     }
 }
 
+/// A QP in ERR takes nothing more off its shared receive queue, and what it had taken is complete: said once (IBTA
+/// 11.6.3.2). What is left in the queue is for the other QPs.
+fn last_wqe_reached(qp: &mut Qp, env: &mut Env<'_>) {
+    if !core::mem::replace(&mut qp.resp.last_wqe_told, true) {
+        env.event(qp, AsyncKind::QpLastWqeReached);
+    }
+}
+
 /// Flushes the receive side of a QP in ERR: what waits in the FIFO, the receive request in progress, then the
 /// queue. False when it has to go on in another call.
 pub(crate) fn flush<Q: RecvQueues>(qp: &mut Qp, queues: &mut Q, env: &mut Env<'_>) -> bool {
@@ -373,6 +382,10 @@ pub(crate) fn flush<Q: RecvQueues>(qp: &mut Qp, queues: &mut Q, env: &mut Env<'_
         }
     }
     fail_receive(qp, WcStatus::WrFlushErr, env);
+    if qp.shared_receives {
+        last_wqe_reached(qp, env);
+        return true;
+    }
     loop {
         if !env.event_room() {
             return false;

@@ -8,10 +8,12 @@
 mod effects;
 mod read;
 mod request;
+mod unreliable;
 
 pub(crate) use effects::{flush, placed};
 pub(crate) use read::{emit, fetch_fault};
 pub(crate) use request::on_request;
+pub(crate) use unreliable::on_unreliable;
 
 use super::MAX_PENDING;
 use super::sge::Cursor;
@@ -50,6 +52,8 @@ pub(crate) struct Responder {
     established: bool,
     /// A receive request was taken and its message is not complete.
     recv_taken: bool,
+    /// LAST_WQE_REACHED was reported.
+    last_wqe_told: bool,
     min_rnr_timer: u8,
     max_reads: u8,
     /// READs accepted and not answered in full.
@@ -89,6 +93,7 @@ impl Responder {
             reack: false,
             established: false,
             recv_taken: false,
+            last_wqe_told: false,
             min_rnr_timer: 0,
             max_reads: 0,
             reads_pending: 0,
@@ -117,6 +122,7 @@ impl Responder {
         self.dead = false;
         self.established = false;
         self.recv_taken = false;
+        self.last_wqe_told = false;
         self.reads_pending = 0;
         self.next_read = 0;
         self.late_ack = None;

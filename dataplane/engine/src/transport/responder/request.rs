@@ -1,5 +1,7 @@
 //! The judgement of an arriving request: PSN, order within the message, lengths, receive request, rights
 //! (IBTA 9.7.4, in that order).
+//!
+//! `unreliable` uses the same checks for UC.
 
 use super::acknowledge;
 use super::effects::{Effect, Kind, Received, drain};
@@ -18,7 +20,7 @@ use crate::wire::{HeaderSet, OpcodeInfo, Operation, Packet, Position};
 const MAX_MESSAGE: u32 = 1 << 31;
 
 /// Why a request in its turn is not accepted.
-enum Refusal {
+pub(super) enum Refusal {
     /// No receive request is there: later.
     NotReady,
     /// Not like this, and not later either: [`Fault`](crate::verbs::Fault)'s table says what follows.
@@ -162,7 +164,7 @@ fn expected<Q: RecvQueues>(
 
 /// A message begins with FIRST or ONLY and goes on with packets of its own kind.
 #[inline]
-fn in_sequence(message: Option<Operation>, info: &OpcodeInfo) -> bool {
+pub(super) fn in_sequence(message: Option<Operation>, info: &OpcodeInfo) -> bool {
     match message {
         None => info.position.starts(),
         Some(operation) => !info.position.starts() && info.operation == operation,
@@ -179,9 +181,9 @@ fn length_fits(position: Position, len: u32, mtu: u32) -> bool {
     }
 }
 
-/// Takes a receive request.
+/// Takes a receive request; the one that a broken message has left, where there is one (UC).
 fn take_receive<Q: RecvQueues>(qp: &mut Qp, queues: &mut Q) -> Result<(), Refusal> {
-    if !queues.take(qp.id, &mut qp.resp.recv) {
+    if !qp.resp.recv_taken && !queues.take(qp.id, &mut qp.resp.recv) {
         return Err(Refusal::NotReady);
     }
     let r = &mut qp.resp;
@@ -196,7 +198,7 @@ fn take_receive<Q: RecvQueues>(qp: &mut Qp, queues: &mut Q) -> Result<(), Refusa
     Ok(())
 }
 
-fn send<Q: RecvQueues>(
+pub(super) fn send<Q: RecvQueues>(
     qp: &mut Qp,
     packet: &Packet,
     info: &OpcodeInfo,
@@ -228,7 +230,7 @@ fn send<Q: RecvQueues>(
         let slices = &mut env.out.slices;
         let (first, count) = r
             .recv_cursor
-            .slice(sges, len, Access::LOCAL_WRITE, qp.pd, env.mrs, slices)
+            .slice(sges, len, Access::LOCAL_WRITE, qp.recv_pd, env.mrs, slices)
             .map_err(|error| Refusal::Fatal(Cause::ReceiveKey(error)))?;
         place(qp, len, tag, first, count, env);
     }
@@ -249,7 +251,7 @@ fn send<Q: RecvQueues>(
     Ok(())
 }
 
-fn write<Q: RecvQueues>(
+pub(super) fn write<Q: RecvQueues>(
     qp: &mut Qp,
     packet: &Packet,
     info: &OpcodeInfo,
@@ -412,7 +414,7 @@ fn accept(qp: &mut Qp, packet: &Packet, kind: Kind, ends: bool, received: Option
         kind,
         placing: packet.payload_len > 0,
         fault: false,
-        ack: packet.ack_req,
+        ack: packet.ack_req & qp.reliable,
         ends,
         received,
     });
