@@ -12,5 +12,6 @@ mod node;
 mod random;
 mod rng;
 mod rules;
+mod uc;
 mod workload;
 mod world;

@@ -400,6 +400,10 @@ impl Node {
                 let frame = self.build(&o);
                 self.keep_books(qp, &frame);
                 self.sent.push(frame);
+                if o.desc.tell_fetched {
+                    self.engine.fetched(qp, epoch, now, &mut self.out);
+                    self.collect(now);
+                }
             }
         }
     }

@@ -11,6 +11,7 @@ mod requester;
 mod responder;
 mod retries;
 mod states;
+mod unreliable;
 
 use std::cell::Cell;
 use std::rc::Rc;
