@@ -260,7 +260,12 @@ pub fn async_record(element: u64, kind: AsyncKind) -> [u8; 16] {
 }
 
 fn asynchronous(nic: &mut Nic, shared: &mut Shared, qp: QpId, kind: AsyncKind) {
-    if nic.tapped && !matches!(kind, AsyncKind::CommEst | AsyncKind::SqDrained | AsyncKind::QpLastWqeReached) {
+    if nic.tapped
+        && !matches!(
+            kind,
+            AsyncKind::CommEst | AsyncKind::SqDrained | AsyncKind::QpLastWqeReached
+        )
+    {
         shared.taps.qp_failed(nic, qp, WcStatus::Success);
     }
     let Some(qp) = nic.qps.get_mut(qp) else {

@@ -230,6 +230,17 @@ impl core::fmt::Display for AttrNames {
 /// 11.2.5.2, table "QP state transition properties").
 pub type Steps = [(QpState, u32); 3];
 
+impl QpType {
+    /// The way of a QP of this type.
+    pub const fn steps(self) -> &'static Steps {
+        match self {
+            QpType::Rc => &RC_STEPS,
+            QpType::Uc => &UC_STEPS,
+            QpType::Ud => &UD_STEPS,
+        }
+    }
+}
+
 /// [`Steps`] of an RC QP.
 pub const RC_STEPS: Steps = [
     (

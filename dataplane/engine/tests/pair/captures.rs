@@ -98,7 +98,6 @@ impl End {
 
     fn connect(&mut self, mine: &Packet, peer: QpId, psns: [Psn; 2], setup: &Setup) {
         let mut attr = QpAttr {
-            state: QpState::Init,
             access: setup.access,
             path_mtu: setup.mtu,
             timeout: setup.timeout,
@@ -111,12 +110,8 @@ impl End {
         };
         attr.path.sgid = mine.src;
         attr.path.dgid = mine.dst;
-        let init = mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS;
-        for (state, given) in [
-            (QpState::Init, init),
-            (QpState::Rtr, crate::node::RTR),
-            (QpState::Rts, crate::node::RTS),
-        ] {
+        let (_, init) = self.engine.query_qp(self.qp).expect("it exists");
+        for &(state, given) in init.qp_type.steps() {
             attr.state = state;
             let given = given | mask::STATE;
             self.engine

@@ -151,20 +151,15 @@ impl Node {
 
     /// To INIT, RTR and RTS.
     pub fn connect(&mut self, qp: QpId, attr: &QpAttr, now: Nanos) {
-        let mut attr = QpAttr {
-            state: QpState::Init,
-            ..*attr
-        };
+        let mut attr = *attr;
         attr.path.sgid = self.gid;
         attr.path.dgid = self.peer_gid;
-        let init = mask::STATE | mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS;
-        self.modify(qp, &attr, init, now).expect("to INIT");
-        attr.state = QpState::Rtr;
-        self.modify(qp, &attr, mask::STATE | RTR, now)
-            .expect("to RTR");
-        attr.state = QpState::Rts;
-        self.modify(qp, &attr, mask::STATE | RTS, now)
-            .expect("to RTS");
+        let (_, init) = self.engine.query_qp(qp).expect("it exists");
+        for &(state, given) in init.qp_type.steps() {
+            attr.state = state;
+            self.modify(qp, &attr, mask::STATE | given, now)
+                .expect("the usual way up");
+        }
     }
 
     /// To ERR or RESET.

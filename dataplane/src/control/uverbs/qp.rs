@@ -56,7 +56,7 @@ pub fn ex_create_qp(context: &mut Context, call: &Call<'_>) -> Result<Answer, Co
 fn qp_type(number: u8) -> Result<QpType, CommandError> {
     match number {
         2 => Ok(QpType::Rc),
-        3 => Err(CommandError::QpType("UC")),
+        3 => Ok(QpType::Uc),
         4 => Err(CommandError::QpType("UD")),
         8 => Err(CommandError::QpType("raw packet")),
         9 | 10 => Err(CommandError::QpType("XRC")),
@@ -398,9 +398,10 @@ mod tests {
     }
 
     #[test]
-    fn only_rc_is_supported() {
-        assert!(qp_type(2).is_ok());
-        for number in [3, 4, 8, 9, 10] {
+    fn rc_and_uc_are_supported() {
+        assert_eq!(qp_type(2).unwrap(), QpType::Rc);
+        assert_eq!(qp_type(3).unwrap(), QpType::Uc);
+        for number in [4, 8, 9, 10] {
             assert_eq!(qp_type(number).unwrap_err().errno(), libc::EOPNOTSUPP);
         }
         for number in [0, 1, 5, 7, 11, 255] {

@@ -6,8 +6,8 @@ use crate::descriptor::Outcome;
 use crate::transport::env::{Env, count};
 use crate::transport::journal::Cause;
 use crate::transport::qp::Qp;
-use crate::wire::Transport;
 use crate::verbs::{AsyncKind, Completion, Event, QpState, WcOpcode, WcStatus, WrOpcode};
+use crate::wire::Transport;
 
 /// Completes what is done at the head of the queue. What a call has no room for goes on in `advance`.
 pub(crate) fn complete(qp: &mut Qp, env: &mut Env<'_>) {

@@ -12,9 +12,9 @@
 mod adaptive;
 mod complete;
 mod emit;
-mod unacknowledged;
 mod response;
 mod retry;
+mod unacknowledged;
 
 pub(crate) use complete::{complete, drained, fetched, flush, placed};
 pub(crate) use emit::emit;

@@ -5,8 +5,8 @@ use crate::descriptor::Outcome;
 use crate::transport::env::{Env, count};
 use crate::transport::journal::{Cause, FailedRequest};
 use crate::transport::qp::Qp;
-use crate::verbs::{AsyncKind, 
-    Completion, Event, Fault, QpState, RecvQueues, WC_WITH_IMM, WcOpcode, WcStatus,
+use crate::verbs::{
+    AsyncKind, Completion, Event, Fault, QpState, RecvQueues, WC_WITH_IMM, WcOpcode, WcStatus,
 };
 use crate::wire::Psn;
 use crate::wire::aeth::Syndrome;
