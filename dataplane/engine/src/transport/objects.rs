@@ -75,9 +75,8 @@ impl Engine {
             }
             (QpState::Sqd, QpState::Rts) => env.lists.ready.push(qp.slot),
             (QpState::Sqe, QpState::Rts) => {
-                if qp.req.resume() {
-                    env.lists.work.push(qp.slot);
-                }
+                qp.req.resume();
+                env.lists.work.push(qp.slot);
             }
             (QpState::Rts, QpState::Sqd) => {
                 let wanted = mask & mask::EN_SQD_ASYNC_NOTIFY != 0 && attr.sqd_async_notify;

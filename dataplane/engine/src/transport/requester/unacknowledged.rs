@@ -16,13 +16,13 @@ pub(super) fn packet_fetched(qp: &mut Qp, env: &mut Env<'_>) {
 
 impl Requester {
     /// From SQE back to RTS. What was posted before still completes with a flush error; what is posted from now on is
-    /// sent, with PSNs that no packet has had. True if flushing must go on.
-    pub(crate) fn resume(&mut self) -> bool {
+    /// sent, with PSNs that no packet has had.
+    pub(crate) fn resume(&mut self) {
         self.una = self.alloc;
         self.snd = self.alloc;
         self.max = self.alloc;
         if self.head == self.tail {
-            return false;
+            return;
         }
         self.flush_end = Some(self.tail);
         // Nothing behind this mark is emitted.
@@ -30,7 +30,6 @@ impl Requester {
         self.started = self.head;
         self.cur = self.head;
         self.una_wqe = self.head;
-        true
     }
 
     /// Whether requests of before SQE are still to be flushed.
