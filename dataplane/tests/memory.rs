@@ -24,20 +24,7 @@ struct Bench {
 impl Bench {
     fn new(config: &str) -> Bench {
         let daemon = Daemon::start(config);
-        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../verbs-shim/tests");
-        let program = daemon.dir().join("memory_check");
-        let compiled = Command::new("cc")
-            .args(["-std=gnu11", "-O1", "-Wall", "-o"])
-            .arg(&program)
-            .args(["memory_check.c", "verbs_end.c"].map(|source| sources.join(source)))
-            .args(["-libverbs", "-lpthread"])
-            .status()
-            .expect("a C compiler is installed");
-        assert!(compiled.success(), "memory_check.c does not compile");
-        let program = program
-            .to_str()
-            .expect("temporary directories have plain names")
-            .to_owned();
+        let program = support::compile(daemon.dir(), "memory_check", &support::MEMORY_CHECK);
         Bench { daemon, program }
     }
 

@@ -24,52 +24,16 @@ enum { TIMEOUT = 15, RETRIES = 1 };	/* 134 ms */
 
 struct options options = { .device = { "roce0", "roce1" }, .mtu = 1024, .seconds = 60 };
 
-struct address {
-	uint32_t qpn, psn;
-	union ibv_gid gid;
-};
-
-static void modify(struct end *end, struct ibv_qp_attr attr, int mask)
-{
-	int error = ibv_modify_qp(end->qp, &attr, mask);
-
-	check(error == 0, "ibv_modify_qp on %s to state %d: %s", end->name, attr.qp_state, strerror(error));
-}
-
-/* Exchanges addresses over `peer` and connects. */
-static void connect_over(struct end *end, int peer, bool receives)
-{
-	struct address own = { .qpn = end->qp->qp_num, .psn = end->psn }, other;
-
-	check(ibv_query_gid(end->context, 1, 0, &own.gid) == 0, "no GID on %s", end->name);
-	check(write(peer, &own, sizeof own) == sizeof own, "write: %s", strerror(errno));
-	check(read(peer, &other, sizeof other) == sizeof other, "the other end is gone");
-	modify(end, (struct ibv_qp_attr){ .qp_state = IBV_QPS_INIT, .port_num = 1 },
-	       IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
-	if (receives)
-		post_recv(end, 64, 100);
-	modify(end,
-	       (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = other.qpn,
-				     .rq_psn = other.psn, .min_rnr_timer = 12,
-				     .ah_attr = { .is_global = 1, .port_num = 1,
-						  .grh = { .dgid = other.gid, .hop_limit = 64 } } },
-	       IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-		       IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
-	modify(end,
-	       (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = TIMEOUT, .retry_cnt = RETRIES, .rnr_retry = 7,
-				     .sq_psn = end->psn },
-	       IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-		       IBV_QP_MAX_QP_RD_ATOMIC);
-	/* Both are ready. */
-	check(write(peer, "r", 1) == 1 && read(peer, &own, 1) == 1, "the other end is gone");
-}
+static const struct link brief = { .rnr_retry = 7, .retry_cnt = RETRIES, .timeout = TIMEOUT };
 
 _Noreturn static void be_killed(int peer, bool sends, bool receives)
 {
 	struct end end;
 
 	open_end(&end, options.device[1]);
-	connect_over(&end, peer, receives);
+	connect_over(&end, peer, brief);
+	if (receives)
+		post_recv(&end, 64, 100);
 	/* Not by the C library: what watches forks would close the connection. */
 	if (receives && syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0) == 0) {
 		char byte;
@@ -138,7 +102,9 @@ int main(int argc, char **argv)
 	}
 	close(ends[1]);
 	open_end(&end, options.device[0]);
-	connect_over(&end, ends[0], responder);
+	connect_over(&end, ends[0], brief);
+	if (responder)
+		post_recv(&end, 64, 100);
 	char ready;
 	check(read(ends[0], &ready, 1) == 1, "the child is gone");
 	if (responder)

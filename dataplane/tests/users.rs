@@ -4,55 +4,12 @@
 mod support;
 
 use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
 
 use support::daemon::{Daemon, PAIR};
+use support::installed::{Installed, NOBODY, STRANGER, own_by};
 use support::process::Process;
-use support::{PATIENCE, TempDir, alone, free_port, listening, roceline, wait_for};
-
-/// Two users without rights.
-const NOBODY: &str = "65534";
-const STRANGER: &str = "65533";
-
-/// The programs where every user may look: the target directory is often below /root.
-struct Installed {
-    place: TempDir,
-    program: PathBuf,
-}
-
-impl Installed {
-    fn new() -> Installed {
-        let place = TempDir::new();
-        let built = roceline();
-        for name in ["roceline", "libroceline_shim.so"] {
-            let to = place.path().join(name);
-            fs::copy(built.with_file_name(name), &to).expect("the copy fits");
-        }
-        Installed {
-            program: place.path().join("roceline"),
-            place,
-        }
-    }
-
-    /// `command`, a `roceline`, as a user without capabilities.
-    fn by(&self, user: &str, command: &Command) -> Command {
-        let mut dropped = Command::new("setpriv");
-        dropped.args(["--reuid", user, "--regid", user, "--clear-groups"]);
-        dropped.args(["--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"]);
-        dropped.arg(&self.program).args(command.get_args());
-        dropped
-    }
-}
-
-fn own_by(user: &str, daemon: &Daemon) {
-    let owned = Command::new("chown")
-        .arg("-R")
-        .arg(user)
-        .arg(daemon.dir())
-        .status();
-    assert!(owned.is_ok_and(|status| status.success()));
-}
+use support::{PATIENCE, alone, free_port, listening, wait_for};
 
 /// As an ordinary user without capabilities: the daemon, its second life, the shim and the programs.
 #[test]
@@ -150,7 +107,7 @@ fn roots_daemon_is_found_by_users_with_a_runtime_directory() {
         return;
     }
     let installed = Installed::new();
-    let directory = installed.place.path().join("runtime");
+    let directory = installed.dir().join("runtime");
     fs::create_dir(&directory).expect("a new directory");
     let script = "mount -t tmpfs none /run && mkdir -p /run/user && \
          \"$1\" nic & daemon=$!; \
@@ -164,7 +121,7 @@ fn roots_daemon_is_found_by_users_with_a_runtime_directory() {
         .arg(&installed.program)
         .arg(&directory)
         .env_remove("ROCELINE_SOCKET");
-    let ended = Process::start(installed.place.path(), "run", &mut command).finish(2 * PATIENCE);
+    let ended = Process::start(installed.dir(), "run", &mut command).finish(2 * PATIENCE);
     assert!(
         ended.ok() && ended.stdout.contains("roce1"),
         "{}",

@@ -145,28 +145,40 @@ static void modify(struct end *end, struct ibv_qp_attr attr, int mask)
 	check(error == 0, "ibv_modify_qp on %s to state %d: %s", end->name, attr.qp_state, strerror(error));
 }
 
-static void connect_end(struct end *end, const struct end *peer, struct link link)
-{
+/* What one end must know of the other. */
+struct address {
+	uint32_t qpn, psn;
 	union ibv_gid gid;
+};
 
-	check(ibv_query_gid(peer->context, 1, options.gid_index, &gid) == 0, "no GID %d on %s", options.gid_index,
-	      peer->name);
+static struct address address_of(const struct end *end)
+{
+	struct address address = { .qpn = end->qp->qp_num, .psn = end->psn };
+
+	check(ibv_query_gid(end->context, 1, options.gid_index, &address.gid) == 0, "no GID %d on %s", options.gid_index,
+	      end->name);
+	return address;
+}
+
+static void connect_end(struct end *end, struct address peer, struct link link)
+{
 	modify(end,
 	       (struct ibv_qp_attr){ .qp_state = IBV_QPS_INIT, .port_num = 1,
 				     .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ },
 	       IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
 	modify(end,
 	       (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = mtu_code(options.mtu),
-				     .dest_qp_num = peer->qp->qp_num, .rq_psn = peer->psn, .max_dest_rd_atomic = 4,
+				     .dest_qp_num = peer.qpn, .rq_psn = peer.psn, .max_dest_rd_atomic = 4,
 				     .min_rnr_timer = 1,
 				     .ah_attr = { .is_global = 1, .port_num = 1,
-						  .grh = { .dgid = gid, .sgid_index = (uint8_t)options.gid_index,
+						  .grh = { .dgid = peer.gid, .sgid_index = (uint8_t)options.gid_index,
 							   .hop_limit = 64 } } },
 	       IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 		       IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
 	modify(end,
-	       (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = link.retry_cnt,
-				     .rnr_retry = link.rnr_retry, .sq_psn = end->psn, .max_rd_atomic = 4 },
+	       (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = link.timeout ? link.timeout : 14,
+				     .retry_cnt = link.retry_cnt, .rnr_retry = link.rnr_retry, .sq_psn = end->psn,
+				     .max_rd_atomic = 4 },
 	       IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
 		       IBV_QP_MAX_QP_RD_ATOMIC);
 	expect_state(end, IBV_QPS_RTS);
@@ -176,8 +188,19 @@ void connect_pair(struct end ends[2], struct link link)
 {
 	open_end(&ends[0], options.device[0]);
 	open_end(&ends[1], options.device[1]);
-	connect_end(&ends[0], &ends[1], link);
-	connect_end(&ends[1], &ends[0], link);
+	connect_end(&ends[0], address_of(&ends[1]), link);
+	connect_end(&ends[1], address_of(&ends[0]), link);
+}
+
+void connect_over(struct end *end, int socket, struct link link)
+{
+	struct address own = address_of(end), other;
+	char ready = 'r';
+
+	check(write(socket, &own, sizeof own) == sizeof own, "write: %s", strerror(errno));
+	check(read(socket, &other, sizeof other) == sizeof other, "the other end is gone");
+	connect_end(end, other, link);
+	check(write(socket, &ready, 1) == 1 && read(socket, &ready, 1) == 1, "the other end is gone");
 }
 
 void close_pair(struct end ends[2])

@@ -39,6 +39,7 @@ struct end {
 struct link {
 	uint8_t rnr_retry;
 	uint8_t retry_cnt;
+	uint8_t timeout;	/* 4.096 us * 2^timeout; 0: 14 */
 };
 
 extern struct options options;
@@ -51,6 +52,8 @@ void check(bool ok, const char *format, ...) __attribute__((format(printf, 2, 3)
 void open_end(struct end *end, const char *device);
 /* Opens both devices and connects a QP on each to the other. */
 void connect_pair(struct end ends[2], struct link link);
+/* Connects with an end of another program, which does the same, over a socket between the two. */
+void connect_over(struct end *end, int socket, struct link link);
 void close_pair(struct end ends[2]);
 
 struct ibv_sge sge_of(const struct end *end, size_t offset, uint32_t length);

@@ -6,6 +6,7 @@
 
 pub mod capture;
 pub mod daemon;
+pub mod installed;
 pub mod matrix;
 pub mod pair;
 pub mod process;
@@ -66,6 +67,37 @@ pub fn roceline() -> &'static Path {
         own
     })
 }
+
+/// Compiles C sources, named from here, to the program `name` in `into`; gives its path.
+#[track_caller]
+pub fn compile(into: &Path, name: &str, sources: &[&str]) -> String {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    let program = into.join(name);
+    let compiled = Command::new("cc")
+        .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-o"])
+        .arg(&program)
+        .args(sources.iter().map(|source| tests.join(source)))
+        .args(["-libverbs", "-lpthread"])
+        .status()
+        .expect("a C compiler is installed");
+    assert!(compiled.success(), "{name} does not compile");
+    let path = program.into_os_string().into_string();
+    path.expect("temporary directories have plain names")
+}
+
+/// Sources of the checks of memory.
+pub const MEMORY_CHECK: [&str; 3] = [
+    "../../verbs-shim/tests/memory_check.c",
+    "../../verbs-shim/tests/memory_end.c",
+    "../../verbs-shim/tests/verbs_end.c",
+];
+
+/// Sources of the checks of processes.
+pub const PROCESS_CHECK: [&str; 3] = [
+    "process_check.c",
+    "../../verbs-shim/tests/memory_end.c",
+    "../../verbs-shim/tests/verbs_end.c",
+];
 
 /// Waits for a condition that something else brings about.
 #[track_caller]
