@@ -80,6 +80,8 @@ const FUNCTIONS: &[&str] = &[
     "rte_eth_macaddr_get",
     "rte_eth_promiscuous_enable",
     "rte_eth_stats_get",
+    "rte_eth_dev_set_link_up",
+    "rte_eth_dev_set_link_down",
 ];
 
 /// net_memif with the calls renamed that `memif_guard.c` guards.

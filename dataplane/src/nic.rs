@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use roceline_abi::control::MemoryPolicy;
 use roceline_engine::verbs::Mtu;
@@ -45,24 +45,46 @@ pub struct NicInfo {
 
 /// Whether a port has a link: written by the lcore that polls it, read by whoever is asked. Clones share it.
 #[derive(Clone, Debug)]
-pub struct LinkState(Arc<AtomicBool>);
+pub struct LinkState(Arc<AtomicU8>);
+
+/// Bits of a [`LinkState`].
+const UP: u8 = 1;
+const ORDERED_DOWN: u8 = 2;
 
 impl Default for LinkState {
     /// Up.
     fn default() -> LinkState {
-        LinkState(Arc::new(AtomicBool::new(true)))
+        LinkState(Arc::new(AtomicU8::new(UP)))
     }
 }
 
 impl LinkState {
     /// Notes what the port says.
     pub fn set(&self, up: bool) {
-        self.0.store(up, Ordering::Relaxed);
+        self.change(UP, up);
+    }
+
+    /// Notes that the link is down by order, or no longer.
+    pub fn order_down(&self, down: bool) {
+        self.change(ORDERED_DOWN, down);
+    }
+
+    fn change(&self, bit: u8, set: bool) {
+        if set {
+            self.0.fetch_or(bit, Ordering::Relaxed);
+        } else {
+            self.0.fetch_and(!bit, Ordering::Relaxed);
+        }
     }
 
     /// Whether frames get through.
     pub fn is_up(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.load(Ordering::Relaxed) & UP != 0
+    }
+
+    /// Whether it is down by order (`roceline link down`).
+    pub fn is_ordered_down(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & ORDERED_DOWN != 0
     }
 }
 

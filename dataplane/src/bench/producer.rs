@@ -136,6 +136,7 @@ impl Producer {
         producer.pd = producer.handle(Command::AllocPd, poll)?;
         producer.cq = producer.queue(CQE_LOG2, cq_log2);
         let create = Command::CreateCq {
+            ignore_overrun: false,
             queue: producer.cq,
             channel: None,
             user_handle: 0,

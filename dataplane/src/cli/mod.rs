@@ -11,6 +11,7 @@ mod doctor;
 mod elf;
 mod hints;
 mod impair;
+mod link;
 mod nic;
 mod post_mortem;
 mod replay;
@@ -81,6 +82,7 @@ enum Command {
     Show(show::Args),
     Stat(stat::Args),
     Impair(impair::Args),
+    Link(link::Args),
     Capture(Box<capture::Args>),
     Replay(Box<replay::Args>),
     Doctor(doctor::Args),
@@ -184,6 +186,7 @@ fn dispatch(command: Command, socket: Option<PathBuf>, verbosity: u8) -> Result<
         Command::Show(args) => show::run(args, &socket),
         Command::Stat(args) => stat::run(args, &socket),
         Command::Impair(args) => impair::run(args, &socket),
+        Command::Link(args) => link::run(args, &socket),
         Command::Capture(args) => capture::run(*args, &socket),
         Command::Replay(args) => replay::run(*args, &socket),
         Command::Doctor(args) => doctor::run(args, &socket),
@@ -263,7 +266,8 @@ mod tests {
         assert_eq!(
             names,
             [
-                "nic", "wait", "run", "show", "stat", "impair", "capture", "replay", "doctor"
+                "nic", "wait", "run", "show", "stat", "impair", "link", "capture", "replay",
+                "doctor"
             ]
         );
     }

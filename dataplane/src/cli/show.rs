@@ -258,7 +258,11 @@ fn ports(out: &mut impl Write, reply: &PortsReply) -> io::Result<()> {
         table.row(vec![
             port.device.clone(),
             port.port.to_string(),
-            port.state.clone(),
+            if port.ordered_down {
+                format!("{} (ordered)", port.state)
+            } else {
+                port.state.clone()
+            },
             port.mac.clone(),
             port.mtu.to_string(),
             port.rules.to_string(),

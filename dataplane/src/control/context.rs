@@ -37,6 +37,17 @@ pub struct QpQueues {
     pub rq: Queue,
 }
 
+/// A CQ.
+#[derive(Debug)]
+pub struct CqQueue {
+    /// The queue.
+    pub queue: Queue,
+    /// Its completion channel, or [`NO_CHANNEL`](roceline_abi::objects::NO_CHANNEL).
+    pub channel: u32,
+    /// What events name it by.
+    pub user_handle: u64,
+}
+
 /// An open device.
 pub struct Context {
     shared: Arc<Shared>,
@@ -61,7 +72,7 @@ pub struct Context {
     /// Completion channels.
     pub channels: HashSet<u32>,
     /// Completion queues.
-    pub cqs: HashMap<u32, Queue>,
+    pub cqs: HashMap<u32, CqQueue>,
     /// Queue pairs.
     pub qps: HashMap<u32, QpQueues>,
 }

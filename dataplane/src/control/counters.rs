@@ -23,12 +23,10 @@ const STILL_HW: [&str; 11] = [
     "cc_rx_cnp_pkts",
     "cc_tx_cnp_pkts",
 ];
-/// Port counters that no event of ours moves: there is no multicast, no virtual lane and no flow control, and links
-/// that come and go are not counted.
-const STILL_PORT: [&str; 13] = [
+/// Port counters that no event of ours moves: there is no multicast, no virtual lane and no flow control.
+const STILL_PORT: [&str; 12] = [
     "VL15_dropped",
     "excessive_buffer_overrun_errors",
-    "link_downed",
     "link_error_recovery",
     "local_link_integrity_errors",
     "multicast_rcv_packets",
@@ -50,6 +48,7 @@ const OF_PORT: [&str; 3] = ["rx_icrc_encapsulated", "rx_unknown_qp", "rx_malform
 pub struct NicCounters {
     transport: Counters,
     discards: u64,
+    link_downed: u64,
 }
 
 impl NicCounters {
@@ -58,6 +57,8 @@ impl NicCounters {
         self.transport.add(&part.counters);
         let discards = part.port.iter().filter(|(name, _)| DISCARDS.contains(name));
         self.discards = discards.fold(self.discards, |sum, (_, n)| sum.wrapping_add(*n));
+        let downed = part.port.iter().filter(|(name, _)| *name == "link_downed");
+        self.link_downed = downed.fold(self.link_downed, |sum, (_, n)| sum.wrapping_add(*n));
     }
 
     /// Files of `hw_counters`.
@@ -82,6 +83,7 @@ impl NicCounters {
                 c.rx_icrc_encapsulated.wrapping_add(c.rx_malformed),
             ),
             ("port_xmit_discards", self.discards),
+            ("link_downed", self.link_downed),
         ];
         let still = STILL_PORT.into_iter().map(|name| (name, 0));
         moving.into_iter().chain(still)

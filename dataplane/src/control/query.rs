@@ -59,6 +59,13 @@ pub enum Query {
     /// Removes all rules. -> [`RemovedReply`](super::impair::RemovedReply)
     #[serde(rename = "impair-clear")]
     ImpairClear,
+    /// Takes a link down, or up again. -> [`PortsReply`]
+    Link {
+        /// Device name.
+        device: String,
+        /// Up.
+        up: bool,
+    },
 }
 
 impl Query {
@@ -68,6 +75,7 @@ impl Query {
             Query::ImpairAdd { .. } | Query::ImpairRemove { .. } | Query::ImpairClear => {
                 Some("change impairments")
             }
+            Query::Link { .. } => Some("take links down or up"),
             _ => None,
         }
     }
@@ -185,6 +193,9 @@ pub struct Port {
     pub port: u32,
     /// `ACTIVE`, or `DOWN` without a link.
     pub state: String,
+    /// It is down since somebody said so: `roceline link down`.
+    #[serde(default)]
+    pub ordered_down: bool,
     /// MAC.
     pub mac: String,
     /// MTU: bytes of an IP packet.
@@ -330,15 +341,7 @@ pub(super) fn answer(shared: &Shared, peer: Peer, payload: &[u8]) -> Result<Vec<
                 devices: nics.iter().map(|nic| device(nic, &all)).collect(),
             })
         }
-        Query::Ports => {
-            let all = ask(shared, || Command::Counters)?;
-            json(&PortsReply {
-                ports: nics
-                    .iter()
-                    .map(|nic| port(nic, shared.impairments.count(nic.index), &all))
-                    .collect(),
-            })
-        }
+        Query::Ports => json(&ports(shared)?),
         Query::Stat => {
             let all = ask(shared, || Command::Counters)?;
             json(&StatReply {
@@ -363,6 +366,7 @@ pub(super) fn answer(shared: &Shared, peer: Peer, payload: &[u8]) -> Result<Vec<
         Query::ImpairAdd { rule } => json(&shared.impairments.add(shared, rule)?),
         Query::ImpairRemove { rules } => json(&shared.impairments.remove(shared, &rules)?),
         Query::ImpairClear => json(&shared.impairments.clear(shared)?),
+        Query::Link { device, up } => json(&link(shared, device, up)?),
     }
 }
 
@@ -476,6 +480,26 @@ fn counters(nic: &NicInfo, all: &[(u32, Snapshot)]) -> (NicCounters, BTreeMap<St
     (counters, port)
 }
 
+fn ports(shared: &Shared) -> Result<PortsReply, CommandError> {
+    let all = ask(shared, || Command::Counters)?;
+    let nics = shared.config.nics.iter();
+    Ok(PortsReply {
+        ports: nics
+            .map(|nic| port(nic, shared.impairments.count(nic.index), &all))
+            .collect(),
+    })
+}
+
+/// Takes a link down or up; how all ports are then.
+fn link(shared: &Shared, device: String, up: bool) -> Result<PortsReply, CommandError> {
+    let found = shared.config.nics.iter().find(|nic| nic.name == device);
+    let nic = found.ok_or(CommandError::Device(device))?.index;
+    match shared.ask(nic, ContextId(0), Command::SetLink { nic, up })? {
+        Reply::Done => ports(shared),
+        other => Err(CommandError::BadAnswer("SetLink", format!("{other:?}"))),
+    }
+}
+
 fn port(nic: &NicInfo, rules: usize, all: &[(u32, Snapshot)]) -> Port {
     Port {
         device: nic.name.clone(),
@@ -485,6 +509,7 @@ fn port(nic: &NicInfo, rules: usize, all: &[(u32, Snapshot)]) -> Port {
         } else {
             "DOWN".into()
         },
+        ordered_down: nic.link.is_ordered_down(),
         mac: mac(nic.mac),
         mtu: nic.port_mtu,
         rules,
@@ -584,6 +609,13 @@ mod tests {
                 r#"{"query":"impair-remove","rules":["7"]}"#,
             ),
             (Query::PostMortems, r#"{"query":"postmortems"}"#),
+            (
+                Query::Link {
+                    device: "roce0".into(),
+                    up: false,
+                },
+                r#"{"query":"link","device":"roce0","up":false}"#,
+            ),
         ] {
             assert_eq!(serde_json::to_string(&query).unwrap(), text);
             assert_eq!(serde_json::from_str::<Query>(text).unwrap(), query);

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use roceline_abi::layout::{FILE_BYTES, QUEUE_FLOOR};
 use roceline_abi::objects::Place;
@@ -97,6 +98,24 @@ impl Queue {
     /// Elements that it holds.
     pub fn entries(&self) -> u32 {
         self.shape.entries()
+    }
+
+    /// Copies `count` elements from index `first` on to the front of `to`, whose elements have the same size. The program
+    /// may write them meanwhile; any bytes will do.
+    pub fn copy_to(&self, to: &Queue, file: &ContextFile, first: u32, count: u32) {
+        let words = 1u64 << (self.shape.log2_elem - 3);
+        let slot = |queue: &Queue, index: u32| {
+            let index = u64::from(index & queue.entries());
+            queue.offset + Q_DATA + (index << queue.shape.log2_elem)
+        };
+        for i in 0..count.min(to.entries()) {
+            let (from, to) = (slot(self, first.wrapping_add(i)), slot(to, i));
+            for word in 0..words {
+                let value = file.atomic_u64(from + 8 * word).load(Ordering::Relaxed);
+                file.atomic_u64(to + 8 * word)
+                    .store(value, Ordering::Relaxed);
+            }
+        }
     }
 }
 
@@ -272,7 +291,6 @@ fn punch(file: &ContextFile, offset: u64, bytes: u64) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::Ordering;
 
     use crate::control::quota::tests::{account_of, with_limit};
     use proptest::prelude::*;

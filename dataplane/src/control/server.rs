@@ -325,6 +325,8 @@ fn name(command: &Command) -> &'static str {
         Command::AddChannel(_) => "AddChannel",
         Command::RemoveChannel { .. } => "RemoveChannel",
         Command::CreateCq { .. } => "CreateCq",
+        Command::ResizeCq { .. } => "ResizeCq",
+        Command::SetLink { .. } => "SetLink",
         Command::DestroyCq { .. } => "DestroyCq",
         Command::CreateQp { .. } => "CreateQp",
         Command::ModifyQp { .. } => "ModifyQp",

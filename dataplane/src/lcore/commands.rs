@@ -1,6 +1,7 @@
 //! Serving the messages of control threads between bursts: here what is about an lcore or a whole context, below it the
 //! objects of one.
 
+mod cq;
 mod objects;
 mod qp;
 
@@ -13,9 +14,8 @@ use roceline_engine::Nanos;
 use roceline_engine::memory::MrAttr;
 use slab::Slab;
 
-use self::objects::{
-    add_channel, create_cq, dereg_mr, destroy_cq, own_pd, reg_mr, set_reach, take_back_async,
-};
+use self::cq::{create_cq, destroy_cq, resize_cq};
+use self::objects::{add_channel, dereg_mr, own_pd, reg_mr, set_reach, take_back_async};
 use self::qp::{NewQp, create_qp, destroy_qp, modify_qp, own_qp};
 use super::Lcore;
 use super::context::{Context, ContextKey, Pd};
@@ -23,6 +23,7 @@ use super::doorbell::Doorbells;
 use super::events::EventWriter;
 use super::impair;
 use super::inject;
+use super::link;
 use super::message::{Command, NewContext, Reply, Request};
 use super::nic::{Nic, Shared};
 use super::post_mortems::post_mortems;
@@ -64,6 +65,7 @@ pub fn serve(lcore: &mut Lcore, request: Request, now: Nanos) {
             Ok(Reply::Done)
         }
         Command::Inject { nic, frames } => inject::serve(lcore, nic, &frames),
+        Command::SetLink { nic, up } => link::order(lcore, nic, up),
         command => match lcore.ids.get(&context).copied() {
             None => failed(libc::EIO, format!("context {} does not exist", context.0)),
             Some(key) => {
@@ -162,7 +164,9 @@ fn in_context(
             queue,
             channel,
             user_handle,
-        } => create_cq(shared, key, queue, channel, user_handle),
+            ignore_overrun,
+        } => create_cq(shared, key, queue, channel, user_handle, ignore_overrun),
+        Command::ResizeCq { cq, queue, entries } => resize_cq(shared, key, cq, queue, entries),
         Command::DestroyCq { cq } => destroy_cq(shared, key, cq),
         Command::CreateQp {
             init,
@@ -214,6 +218,7 @@ fn in_context(
         | Command::AddTap(_)
         | Command::RemoveTap(_)
         | Command::Fatal
+        | Command::SetLink { .. }
         | Command::Inject { .. } => failed(libc::EINVAL, "command out of place"),
     }
 }
@@ -314,6 +319,8 @@ fn close(
         }
     }
     shared.cqs.retain(|_, cq| cq.context != key);
+    let cqs = &shared.cqs;
+    shared.failed_cqs.retain(|&cq| cqs.contains(cq as usize));
     shared.pds.retain(|_, pd| pd.context != key);
     shared.event_contexts.retain(|&k| k != key);
     shared.contexts[key].closing = Some(reply);

@@ -177,6 +177,8 @@ pub struct Cq {
     pub comp_events: u32,
     /// Asynchronous events written.
     pub async_events: u32,
+    /// What finds it full is lost, and nobody is told.
+    pub ignore_overrun: bool,
     /// It overflowed.
     pub failed: bool,
     /// Queues of QPs that complete here.

@@ -230,8 +230,9 @@ fn complete(nic: &mut Nic, shared: &mut Shared, c: &Completion) {
     match written {
         Some(Ok(())) => cq.queue.publish(),
         Some(Err(CqFull)) => {
-            if !cq.failed {
-                cq.failed = true;
+            // What is flushed because it overflowed is no news.
+            let news = !cq.failed || c.status != WcStatus::WrFlushErr;
+            if news && !cq.ignore_overrun && !shared.failed_cqs.contains(&c.cq) {
                 shared.failed_cqs.push(c.cq);
             }
             return;
@@ -278,31 +279,41 @@ fn asynchronous(nic: &mut Nic, shared: &mut Shared, qp: QpId, kind: AsyncKind) {
     shared.note_events(qp.context);
 }
 
-/// Fails what completes to CQs that overflowed: a CQ error for the CQ, then each QP goes to ERR (IBTA 11.6.3.1).
+/// Fails what completes to CQs that overflowed: a CQ error for the CQ, once, then each QP goes to ERR (IBTA 11.6.3).
 pub fn fail_overflowed(nic: &mut Nic, shared: &mut Shared, now: roceline_engine::Nanos) {
-    let failed = std::mem::take(&mut shared.failed_cqs);
-    for &handle in &failed {
-        let owner = shared.cqs.get(handle as usize).map(|cq| cq.context);
-        if owner.is_some_and(|key| shared.contexts[key].nic != nic.info.index as usize) {
-            // Its QPs are on another NIC, whose turn comes.
-            shared.failed_cqs.push(handle);
-            continue;
-        }
-        if let Some(cq) = shared.cqs.get_mut(handle as usize) {
-            cq.async_events += 1;
-            let (key, record) = (cq.context, async_record(cq.user_handle, AsyncKind::CqErr));
-            shared.contexts[key].async_events.push(record);
-            shared.note_events(key);
-        }
-        let hit: Vec<QpId> = nic
-            .qps
-            .iter()
-            .filter(|qp| qp.send_cq == handle || qp.recv_cq == handle)
-            .map(|qp| qp.id)
-            .collect();
-        for qp in hit {
-            nic.engine.fail_qp(qp, now, &mut shared.out);
-            drain(nic, shared);
+    let mut at = 0;
+    while let Some(&handle) = shared.failed_cqs.get(at) {
+        let key = match shared.cqs.get_mut(handle as usize) {
+            Some(cq) if shared.contexts[cq.context].nic != nic.info.index as usize => {
+                // Its QPs are on another NIC, whose turn comes.
+                at += 1;
+                continue;
+            }
+            Some(cq) => {
+                if !std::mem::replace(&mut cq.failed, true) {
+                    cq.async_events += 1;
+                    let record = async_record(cq.user_handle, AsyncKind::CqErr);
+                    let key = cq.context;
+                    shared.contexts[key].async_events.push(record);
+                    shared.note_events(key);
+                }
+                shared.cqs[handle as usize].context
+            }
+            None => {
+                shared.failed_cqs.remove(at);
+                continue;
+            }
+        };
+        shared.failed_cqs.remove(at);
+        for index in 0..shared.contexts[key].bell_limit as usize {
+            let qp = shared.contexts[key].qps.get(index).copied();
+            let hit = qp
+                .and_then(|id| nic.qps.get(id))
+                .is_some_and(|qp| qp.send_cq == handle || qp.recv_cq == handle);
+            if let (Some(id), true) = (qp, hit) {
+                nic.engine.fail_qp(id, now, &mut shared.out);
+                drain(nic, shared);
+            }
         }
     }
 }

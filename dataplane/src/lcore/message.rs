@@ -117,6 +117,17 @@ pub enum Command {
         channel: Option<u32>,
         /// What events name it by.
         user_handle: u64,
+        /// A completion that finds it full is lost, and nobody is told.
+        ignore_overrun: bool,
+    },
+    /// Completions go to another queue from now on, behind room for those that the program has not polled. -> `Resized`
+    ResizeCq {
+        /// CQ handle.
+        cq: u32,
+        /// The new queue.
+        queue: QueueLoc,
+        /// Completions that it must hold, as asked for.
+        entries: u32,
     },
     /// -> `Events`
     DestroyCq {
@@ -170,6 +181,13 @@ pub enum Command {
     RemoveTap(TapId),
     /// The devices end: flush all that is posted and say so to every program. No context needed. -> `Done`
     Fatal,
+    /// Take a NIC's link down, or up again. No context needed. -> `Done`
+    SetLink {
+        /// Its index.
+        nic: u32,
+        /// Up.
+        up: bool,
+    },
     /// Let a NIC receive frames. No context needed. -> `Injected`
     Inject {
         /// Its index.
@@ -253,6 +271,13 @@ pub enum Reply {
         init: Box<QpInit>,
         /// Receive requests at most.
         max_recv_wr: u32,
+    },
+    /// A CQ goes on in its new queue. What the program has not polled is to be copied there, to the front.
+    Resized {
+        /// Index in the old queue of the oldest completion.
+        first: u32,
+        /// How many there are.
+        count: u32,
     },
     /// Events of a destroyed object that the program has *read* and must acknowledge.
     Events {

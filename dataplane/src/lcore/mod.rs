@@ -14,6 +14,7 @@ mod events;
 mod idle;
 mod impair;
 mod inject;
+mod link;
 mod mailbox;
 pub mod message;
 mod nic;
@@ -213,8 +214,8 @@ impl Lcore {
             self.maintain_at = now + MAINTAIN;
             for nic in &mut self.nics {
                 nic.port.maintain();
-                nic.info.link.set(nic.port.link().up);
             }
+            link::follow(self);
         }
         work
     }

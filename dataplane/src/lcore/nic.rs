@@ -89,6 +89,8 @@ pub struct NicCounts {
     pub tx_queue_full: u64,
     /// Not sent since the program's memory could not keep up.
     pub tx_memory_overrun: u64,
+    /// Times that the port's link went down.
+    pub link_downed: u64,
 }
 
 impl Nic {

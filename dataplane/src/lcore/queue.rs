@@ -323,6 +323,22 @@ impl CompletionQueue {
         Ok(())
     }
 
+    /// Goes on in another place of the file, which must hold `entries` completions. Those that the program has not polled
+    /// are the caller's to copy to its front: gives the index of the oldest in the old place, and their number. If they are more
+    /// than `entries`, nothing changes and their number is the error.
+    pub fn move_to(&mut self, loc: QueueLoc, entries: u32) -> Result<(u32, u32), u32> {
+        let first = self.ring.consumer();
+        let count = self.producer.wrapping_sub(first) & self.ring.loc.mask;
+        if count > entries.min(loc.mask) {
+            return Err(count);
+        }
+        self.ring.loc = loc;
+        self.consumer = 0;
+        self.producer = count;
+        self.ring.store(Q_PRODUCER, self.producer, self.published);
+        Ok((first, count))
+    }
+
     /// Shows the completion that was written last.
     pub fn publish(&mut self) {
         self.producer = self.ring.next(self.producer);

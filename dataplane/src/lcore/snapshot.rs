@@ -30,6 +30,7 @@ pub fn counters(lcore: &Lcore) -> Snapshot {
             ("tx_no_mbuf", c.tx_no_mbuf),
             ("tx_queue_full", c.tx_queue_full),
             ("tx_memory_overrun", c.tx_memory_overrun),
+            ("link_downed", c.link_downed),
             ("mempool_exhausted", shared.pool.exhausted()),
         ]);
         all.nics.push(NicSnapshot {

@@ -478,6 +478,21 @@ impl Driver for Ethdev {
         }
     }
 
+    /// Drivers that cannot do it (`ENOTSUP`) leave the other end in the belief that the link is up.
+    fn set_link(&mut self, up: bool) {
+        if !self.started {
+            return;
+        }
+        // SAFETY: a valid port.
+        unsafe {
+            if up {
+                sys::rte_eth_dev_set_link_up(self.port);
+            } else {
+                sys::rte_eth_dev_set_link_down(self.port);
+            }
+        }
+    }
+
     fn mac(&self) -> Option<[u8; 6]> {
         let mut mac = sys::rte_ether_addr { addr_bytes: [0; 6] };
         // SAFETY: a valid port; filled on success.

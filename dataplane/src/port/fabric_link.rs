@@ -142,6 +142,7 @@ struct Lane {
     armed: CachePadded<AtomicBool>,
     event: OwnedFd,
     sender_gone: AtomicBool,
+    /// For good, or since its link is down by order.
     receiver_gone: AtomicBool,
 }
 
@@ -446,6 +447,11 @@ impl Driver for FabricEnd {
             up: !self.tx.lane.receiver_gone.load(Ordering::Relaxed),
             speed_mbps: None,
         }
+    }
+
+    /// An end that is down takes nothing, which is what the other end sees as a link that is down.
+    fn set_link(&mut self, up: bool) {
+        self.rx.lane.receiver_gone.store(!up, Ordering::Relaxed);
     }
 
     fn mac(&self) -> Option<[u8; 6]> {

@@ -54,13 +54,18 @@ pub trait Driver: Send + 'static {
     /// | `tx_packets`, `tx_bytes`, `rx_packets`, `rx_bytes` | what passed |
     /// | `tx_oversize`, `rx_oversize` | dropped: longer than the MTU (or, received, than an mbuf) allows |
     /// | `tx_backpressure` | bursts of which a part was not taken |
-    /// | `tx_link_down` | dropped: nobody at the other end |
+    /// | `tx_link_down` | dropped: nobody at the other end, or the link is down by order |
+    /// | `rx_link_down` | dropped: they came while the link was down by order |
     /// | `rx_missed` | dropped by the driver's own ring in front of us |
     /// | `mbuf_alloc_failed` | the driver found the mempool empty |
     fn counters(&self) -> Counters;
 
     /// Whether frames can get through.
     fn link(&self) -> LinkStatus;
+
+    /// Takes the link down, or up again, as far as the driver can: whoever is at its other end is to see it. Frames are
+    /// kept back by [`Port`] in any case.
+    fn set_link(&mut self, _up: bool) {}
 
     /// The MAC address of the hardware, if there is any.
     fn mac(&self) -> Option<[u8; 6]>;
@@ -91,6 +96,16 @@ pub struct Port {
     rx: BurstFn,
     tx: BurstFn,
     driver: NonNull<dyn Driver>,
+    /// Taken down by order: what comes and goes is lost, as on a cable that is not plugged in.
+    down: bool,
+    lost: Lost,
+}
+
+/// Frames that were lost while the link was down by order.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lost {
+    tx: u64,
+    rx: u64,
 }
 
 // SAFETY: a Port owns its driver, and drivers are Send.
@@ -121,12 +136,17 @@ impl Port {
             rx: rx_burst::<D>,
             tx: tx_burst::<D>,
             driver,
+            down: false,
+            lost: Lost::default(),
         }
     }
 
     /// See [`Driver::rx_burst`].
     #[inline(always)]
     pub fn rx_burst(&mut self, burst: &mut Burst) -> usize {
+        if self.down {
+            return self.lose_received(burst);
+        }
         // SAFETY: `rx` was made for the type behind `this`, which is owned.
         unsafe { (self.rx)(self.this, burst) }
     }
@@ -137,8 +157,32 @@ impl Port {
         if burst.is_empty() {
             return 0;
         }
+        if self.down {
+            let lost = burst.len();
+            burst.clear();
+            self.lost.tx += lost as u64;
+            return lost;
+        }
         // SAFETY: `tx` was made for the type behind `this`, which is owned.
         unsafe { (self.tx)(self.this, burst) }
+    }
+
+    /// Takes from the driver what arrives at a port that is down, so that it does not come when the port is up again.
+    #[cold]
+    fn lose_received(&mut self, burst: &mut Burst) -> usize {
+        // SAFETY: `rx` was made for the type behind `this`, which is owned.
+        let arrived = unsafe { (self.rx)(self.this, burst) };
+        for _ in 0..arrived {
+            drop(burst.pop());
+        }
+        self.lost.rx += arrived as u64;
+        0
+    }
+
+    /// Takes the link down by order, or up again. Down, the port sends and receives nothing.
+    pub fn set_link(&mut self, up: bool) {
+        self.down = !up;
+        self.driver_mut().set_link(up);
     }
 
     fn driver(&self) -> &dyn Driver {
@@ -151,14 +195,22 @@ impl Port {
         unsafe { self.driver.as_mut() }
     }
 
-    /// See [`Driver::counters`].
+    /// See [`Driver::counters`]; what an order to be down has cost is in `tx_link_down` and `rx_link_down`.
     pub fn counters(&self) -> Counters {
-        self.driver().counters()
+        let mut all = self.driver().counters();
+        match all.iter_mut().find(|(name, _)| *name == "tx_link_down") {
+            Some((_, count)) => *count += self.lost.tx,
+            None => all.push(("tx_link_down", self.lost.tx)),
+        }
+        all.push(("rx_link_down", self.lost.rx));
+        all
     }
 
-    /// See [`Driver::link`].
+    /// See [`Driver::link`]; down while it is down by order.
     pub fn link(&self) -> LinkStatus {
-        self.driver().link()
+        let mut link = self.driver().link();
+        link.up &= !self.down;
+        link
     }
 
     /// See [`Driver::mac`].

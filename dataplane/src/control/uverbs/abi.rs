@@ -84,6 +84,10 @@ plain! {
     }
     /// CREATE_CQ.
     CreateCqResp, 8 { cq_handle: u32, cqe: u32, }
+    /// RESIZE_CQ.
+    ResizeCq, 16 { response: u64, cq_handle: u32, cqe: u32, }
+    /// RESIZE_CQ.
+    ResizeCqResp, 8 { cqe: u32, reserved: u32, }
     /// What extended CREATE_CQ and CREATE_QP have after the plain response.
     ExTail, 8 { comp_mask: u32, response_length: u32, }
     /// REQ_NOTIFY_CQ.
@@ -138,7 +142,7 @@ plain! {
         alt_timeout: u8, sq_sig_all: u8, reserved: [u8; 5],
     }
 
-    /// rxe's answer to CREATE_CQ, and each half of that to CREATE_QP: what to give to `mmap`.
+    /// rxe's answer to CREATE_CQ and RESIZE_CQ, and each half of that to CREATE_QP: what to give to `mmap`.
     MmapInfo, 16 { offset: u64, size: u32, pad: u32, }
     /// rxe's answer to CREATE_QP.
     QpMmapInfo, 32 { rq: MmapInfo, sq: MmapInfo, }

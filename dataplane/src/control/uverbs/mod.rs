@@ -11,6 +11,7 @@
 //! after it no handler can read or write out of bounds.
 
 pub mod abi;
+mod cq;
 mod device;
 mod objects;
 mod qp;
@@ -81,12 +82,12 @@ static METHODS: [Option<Method>; 41] = [
     absent("BIND_MW (memory windows)"),
     absent("DEALLOC_MW (memory windows)"),
     method("CREATE_COMP_CHANNEL", 8, 4, device::create_comp_channel),
-    method("CREATE_CQ", 32, 8, objects::create_cq),
-    absent("RESIZE_CQ"),
-    method("DESTROY_CQ", 16, 8, objects::destroy_cq),
+    method("CREATE_CQ", 32, 8, cq::create_cq),
+    method("RESIZE_CQ", 16, 8, cq::resize_cq),
+    method("DESTROY_CQ", 16, 8, cq::destroy_cq),
     absent("POLL_CQ"),
     absent("PEEK_CQ"),
-    method("REQ_NOTIFY_CQ", 8, 0, objects::req_notify),
+    method("REQ_NOTIFY_CQ", 8, 0, cq::req_notify),
     method("CREATE_QP", 56, 32, qp::create_qp),
     method("QUERY_QP", 16, 128, qp::query_qp),
     method("MODIFY_QP", 112, 0, qp::modify_qp),
@@ -123,7 +124,7 @@ static EX_METHODS: [(u32, Method); 4] = [
             name: "EX_CREATE_CQ",
             request: 32,
             response: 16,
-            handler: Some(objects::ex_create_cq),
+            handler: Some(cq::ex_create_cq),
         },
     ),
     (

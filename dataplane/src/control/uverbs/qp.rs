@@ -11,7 +11,7 @@ use super::abi::{
     CreateQp, CreateQpResp, Destroy, ExCreateQp, ExModifyQp, ExTail, ModifyQp, OneWord, QpDest,
     QpMmapInfo, QpParams, QueryQp, QueryQpResp,
 };
-use super::objects::mmap_info;
+use super::cq::mmap_info;
 use super::{Answer, Call, qp_attr};
 use crate::control::context::{Context, QpQueues};
 use crate::control::error::CommandError;

@@ -1,18 +1,15 @@
-//! Protection domains, memory regions, completion channels and completion queues: made, changed and freed for the
-//! context that asks, and for no other's handle.
+//! Protection domains, memory regions and completion channels: made, changed and freed for the context that asks, and
+//! for no other's handle.
 
-use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
-use roceline_abi::layout::{ARM_OFFSET, MAX_CQS};
 use roceline_engine::memory::MrAttr;
 
 use super::{Failure, Served, failed};
 use crate::lcore::context::{Channel, ContextKey, Cq, Mr, Pd};
 use crate::lcore::events::EventWriter;
-use crate::lcore::message::{EventPipe, QueueLoc, Reply};
+use crate::lcore::message::{EventPipe, Reply};
 use crate::lcore::nic::{Nic, Shared};
-use crate::lcore::queue::CompletionQueue;
 use crate::memory::Reach;
 
 pub(super) fn own_pd(shared: &mut Shared, key: ContextKey, pd: u32) -> Result<&mut Pd, Failure> {
@@ -122,69 +119,6 @@ pub(super) fn add_channel(shared: &mut Shared, key: ContextKey, pipe: EventPipe)
         events: EventWriter::new(pipe, 1024),
     };
     Reply::Handle(shared.contexts[key].channels.insert(channel) as u32)
-}
-
-pub(super) fn create_cq(
-    shared: &mut Shared,
-    key: ContextKey,
-    queue: QueueLoc,
-    channel: Option<u32>,
-    user_handle: u64,
-) -> Served {
-    if shared.cqs.len() >= MAX_CQS {
-        return failed(libc::ENOMEM, format!("no CQ left: {MAX_CQS} exist"));
-    }
-    let context = &shared.contexts[key];
-    if let Some(channel) = channel {
-        if !context.channels.contains(channel as usize) {
-            return failed(
-                libc::EINVAL,
-                format!("completion channel {channel} does not exist"),
-            );
-        }
-    }
-    let file = Arc::clone(&context.file);
-    let handle = shared.cqs.insert(Cq {
-        context: key,
-        queue: CompletionQueue::new(Arc::clone(&file), queue),
-        channel,
-        user_handle,
-        comp_events: 0,
-        async_events: 0,
-        failed: false,
-        users: 0,
-    });
-    // A handle is used again: its arm word may be left set.
-    file.store_u32(ARM_OFFSET + 4 * handle as u64, 0);
-    Ok(Reply::Handle(handle as u32))
-}
-
-pub(super) fn destroy_cq(shared: &mut Shared, key: ContextKey, handle: u32) -> Served {
-    let users = own_cq(shared, key, handle)?.users;
-    if users > 0 {
-        return failed(
-            libc::EBUSY,
-            format!("CQ {handle} still serves {users} queues of QPs"),
-        );
-    }
-    let cq = shared.cqs.remove(handle as usize);
-    let mut unread = 0;
-    if let Some(channel) = cq
-        .channel
-        .and_then(|c| shared.contexts[key].channels.get_mut(c as usize))
-    {
-        unread = channel
-            .events
-            .take_back(|r| u64::from_ne_bytes(*r) == cq.user_handle);
-        if channel.events.has_pending() {
-            shared.note_events(key);
-        }
-    }
-    let unread_async = take_back_async(shared, key, cq.user_handle);
-    Ok(Reply::Events {
-        comp: cq.comp_events.saturating_sub(unread),
-        asynchronous: cq.async_events.saturating_sub(unread_async),
-    })
 }
 
 /// Takes the unread asynchronous events of an object back; gives their number.

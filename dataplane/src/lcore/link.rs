@@ -1,0 +1,54 @@
+//! Links that come and go. In: what the ports say, and orders to take a link down or up. Out: the state that whoever asks
+//! for a port sees, an event for each program that has the device open, and a count.
+//!
+//! Queue pairs stay as they are: what is lost while a link is down is sent again, until retries are used up, as when
+//! somebody pulls a cable.
+
+use roceline_engine::verbs::AsyncKind;
+
+use super::Lcore;
+use super::drain::async_record;
+use super::message::Reply;
+
+/// The only port of a device, which is what port events name.
+const PORT: u64 = 1;
+
+/// Takes a NIC's link down or up.
+pub fn order(lcore: &mut Lcore, nic: u32, up: bool) -> Result<Reply, (i32, String)> {
+    let Some(ordered) = lcore.nics.get_mut(nic as usize) else {
+        return Err((libc::ENODEV, format!("NIC {nic} does not exist")));
+    };
+    ordered.info.link.order_down(!up);
+    ordered.port.set_link(up);
+    // At once, also for the NIC at the other end.
+    follow(lcore);
+    Ok(Reply::Done)
+}
+
+/// Tells of links that changed since the last look.
+pub fn follow(lcore: &mut Lcore) {
+    let Lcore { nics, shared, .. } = lcore;
+    for (index, nic) in nics.iter_mut().enumerate() {
+        let up = nic.port.link().up;
+        if nic.info.link.is_up() == up {
+            continue;
+        }
+        // First the state, then the event: who gets one and asks finds the other.
+        nic.info.link.set(up);
+        nic.counts.link_downed += u64::from(!up);
+        let kind = if up {
+            AsyncKind::PortActive
+        } else {
+            AsyncKind::PortErr
+        };
+        for (key, context) in &mut shared.contexts {
+            if context.nic != index || context.closing.is_some() {
+                continue;
+            }
+            context.async_events.push(async_record(PORT, kind));
+            if !shared.event_contexts.contains(&key) {
+                shared.event_contexts.push(key);
+            }
+        }
+    }
+}

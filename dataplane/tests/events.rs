@@ -1,0 +1,136 @@
+//! Completion queues, asynchronous events, states and faults, seen by a program. `events/*.c` say what each case checks.
+
+mod support;
+
+use std::path::Path;
+use std::process::Command;
+
+use support::daemon::Daemon;
+use support::process::{Ended, Process};
+use support::{PATIENCE, alone, wait_for};
+
+/// Compiles the program.
+fn probe(daemon: &Daemon) -> String {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    let (own, shared) = (tests.join("events"), tests.join("../../verbs-shim/tests"));
+    let program = daemon.dir().join("probe");
+    let compiled = Command::new("cc")
+        .args(["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-I"])
+        .arg(&shared)
+        .arg("-o")
+        .arg(&program)
+        .args(["probe.c", "cq.c", "async.c", "faults.c", "qp.c"].map(|source| own.join(source)))
+        .arg(shared.join("verbs_end.c"))
+        .arg("-libverbs")
+        .status()
+        .expect("a C compiler is installed");
+    assert!(compiled.success(), "the probe does not compile");
+    let program = program.to_str().expect("a plain path");
+    program.to_owned()
+}
+
+#[track_caller]
+fn expect_ok(daemon: &Daemon, ended: &Ended) {
+    assert!(ended.ok(), "{}{}", ended.report(), daemon.log());
+}
+
+/// Runs cases one after the other, on a daemon of their own; what the daemon said meanwhile.
+#[track_caller]
+fn cases(names: &[&str]) -> String {
+    let _alone = alone();
+    let mut daemon = Daemon::pair();
+    let program = probe(&daemon);
+    let mut command = daemon.program(&program, names);
+    let ended = Process::start(daemon.dir(), "probe", &mut command).finish(2 * PATIENCE);
+    expect_ok(&daemon, &ended);
+    let said = ended.stdout.lines().filter(|line| line.ends_with(" ok"));
+    assert_eq!(said.count(), names.len(), "{}", ended.report());
+    daemon.expect_empty();
+    let log = daemon.log();
+    assert!(daemon.stop().ok());
+    log
+}
+
+#[test]
+fn completion_queues_are_resized_under_traffic() {
+    cases(&["resize", "resize-traffic"]);
+}
+
+#[test]
+fn completion_queues_overflow_as_they_were_told_to() {
+    cases(&["overflow", "overrun", "extended"]);
+}
+
+#[test]
+fn each_event_comes_once_and_is_acknowledged() {
+    cases(&["events", "acknowledge"]);
+}
+
+#[test]
+fn every_fault_shows_to_both_programs_what_its_row_says() {
+    cases(&["faults", "threads"]);
+}
+
+#[test]
+fn requests_and_attributes_are_refused_and_shown_rightly() {
+    let log = cases(&["post", "modify", "query"]);
+    // The program gets an errno, the log the reason.
+    for reason in [
+        "takes IBV_QP_PORT, not given",
+        "takes no IBV_QP_QKEY",
+        "a queue pair cannot go from Reset to Rts",
+        "max_dest_rd_atomic = 17 is out of range: 16 at most",
+        "is drained",
+    ] {
+        assert!(log.contains(reason), "no {reason:?} in {log}");
+    }
+}
+
+#[test]
+fn a_link_goes_down_and_up_by_order() {
+    let _alone = alone();
+    let daemon = Daemon::pair();
+    let program = probe(&daemon);
+    let mut running = daemon.start_program("probe", &program, &["link"]);
+    let mut says = |what: &str| {
+        let said = |text: &str| text.lines().any(|line| line == what);
+        wait_for(what, PATIENCE, || {
+            said(&running.output().0) || !running.is_running()
+        });
+    };
+    says("ready");
+    let down = daemon.roceline("link", &["link", "down", "roce0"]);
+    expect_ok(&daemon, &down);
+    assert_eq!(down.stdout, "roce0: DOWN, by order\nroce1: DOWN\n");
+    says("down");
+    let ports = daemon.json(&["show", "ports"]);
+    assert_eq!(ports["ports"][0]["ordered_down"], true);
+    assert_eq!(ports["ports"][1]["ordered_down"], false);
+    assert_eq!(ports["ports"][1]["state"], "DOWN");
+    // Twice is as good as once.
+    expect_ok(
+        &daemon,
+        &daemon.roceline("link", &["link", "down", "roce0"]),
+    );
+    let up = daemon.json(&["link", "up", "roce0"]);
+    assert_eq!(up["ports"][0]["state"], "ACTIVE");
+    assert_eq!(up["ports"][1]["state"], "ACTIVE");
+    expect_ok(&daemon, &running.finish(PATIENCE));
+    let stat = daemon.json(&["stat"]);
+    for device in 0..2 {
+        assert_eq!(
+            stat["devices"][device]["counters"]["link_downed"], 1,
+            "{stat}"
+        );
+    }
+    assert!(
+        stat["devices"][0]["port"]["tx_link_down"].as_u64() > Some(0),
+        "{stat}"
+    );
+    let unknown = daemon.roceline("link", &["link", "down", "roce7"]);
+    assert!(
+        !unknown.ok() && unknown.stderr.contains("roce7"),
+        "{}",
+        unknown.report()
+    );
+}
