@@ -33,6 +33,7 @@ fn fabric_links() {
     bytes_are_bounded_and_counted_by_priority(&pool);
     oversize_is_counted_and_dropped(&pool);
     frames_for_an_end_that_is_gone_are_dropped(&pool);
+    a_link_that_is_down_by_order_loses_what_comes_and_goes(&pool);
     assert_eq!(pool.available(), 4096);
 
     two_lcores(&eal, &pool);
@@ -205,6 +206,35 @@ fn frames_for_an_end_that_is_gone_are_dropped(pool: &Mempool) {
 }
 
 /// Echoes what comes until it has seen `count` frames.
+/// Down at one end, a link is down at both, and nothing of the time comes out when it is up again.
+fn a_link_that_is_down_by_order_loses_what_comes_and_goes(pool: &Mempool) {
+    let (a, b) = FabricLink::pair(&config()).unwrap();
+    let (mut a, mut b) = (Port::new(a), Port::new(b));
+    let mut burst = Burst::new();
+    let send = |port: &mut Port, burst: &mut Burst| {
+        assert!(burst.push(numbered(pool, 7, 64)).is_ok());
+        assert_eq!(port.tx_burst(burst), 1);
+    };
+    // Under way when the plug is pulled.
+    send(&mut b, &mut burst);
+    a.set_link(false);
+    assert!(!a.link().up && !b.link().up);
+    assert_eq!(a.rx_burst(&mut burst), 0);
+    assert!(burst.is_empty());
+    send(&mut a, &mut burst);
+    send(&mut b, &mut burst);
+    let lost = |port: &Port| {
+        let all = port.counters();
+        (counter(&all, "tx_link_down"), counter(&all, "rx_link_down"))
+    };
+    assert_eq!((lost(&a), lost(&b)), ((1, 1), (1, 0)));
+    a.set_link(true);
+    assert!(a.link().up && b.link().up);
+    assert_eq!(a.rx_burst(&mut burst) + b.rx_burst(&mut burst), 0);
+    send(&mut a, &mut burst);
+    assert_eq!(b.rx_burst(&mut burst), 1);
+}
+
 fn echo(mut end: FabricEnd, count: u32) {
     let mut burst = Burst::new();
     let mut seen = 0;

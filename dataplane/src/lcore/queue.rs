@@ -420,4 +420,44 @@ mod tests {
         push().unwrap();
         assert_eq!(push(), Err(CqFull));
     }
+
+    #[test]
+    fn a_cq_goes_on_elsewhere_behind_what_was_not_polled() {
+        let file = file();
+        let (old, new) = (
+            loc(6, 7),
+            QueueLoc {
+                offset: FILE_BYTES - (2 << 20),
+                ..loc(6, 3)
+            },
+        );
+        let mut cq = CompletionQueue::new(Arc::clone(&file), old);
+        let mut push = |cq: &mut CompletionQueue| {
+            let origin = Origin {
+                qp: 0,
+                recv: false,
+                retired: 1,
+            };
+            cq.write(&Cqe::default(), origin).map(|()| cq.publish())
+        };
+        for _ in 0..5 {
+            push(&mut cq).unwrap();
+        }
+        poke(&file, old.offset + Q_CONSUMER, 3u32);
+        for _ in 0..2 {
+            push(&mut cq).unwrap();
+        }
+        // Slots 3 to 6; neither the number asked for nor the queue's size may be less.
+        assert_eq!(cq.move_to(new, 3), Err(4));
+        assert_eq!(cq.move_to(new, 4), Err(4));
+        poke(&file, old.offset + Q_CONSUMER, 4u32);
+        assert_eq!(cq.move_to(new, 2), Err(3));
+        assert_eq!(cq.move_to(new, 3), Ok((4, 3)));
+        let word = |at| file.atomic_u64(new.offset + at).load(Ordering::Relaxed);
+        assert_eq!(word(Q_PRODUCER), 3 | 7 << 32, "the count goes on");
+        assert_eq!(push(&mut cq), Err(CqFull));
+        poke(&file, new.offset + Q_CONSUMER, 1u32);
+        push(&mut cq).unwrap();
+        assert_eq!(word(Q_PRODUCER), 8 << 32);
+    }
 }

@@ -15,7 +15,7 @@ struct ibv_qp_attr query(struct end *end)
 	struct ibv_qp_attr attr;
 	struct ibv_qp_init_attr init;
 
-	check(ibv_query_qp(end->qp, &attr, ~0, &init) == 0, "ibv_query_qp on %s", end->name);
+	check(ibv_query_qp(end->qp, &attr, 2 * IBV_QP_DEST_QPN - 1, &init) == 0, "ibv_query_qp on %s", end->name);
 	return attr;
 }
 

@@ -330,6 +330,7 @@ pub fn query_qp(context: &mut Context, call: &Call<'_>) -> Result<Answer, Comman
         qp_state: attr.state as u8,
         cur_qp_state: attr.state as u8,
         path_mtu: attr.path_mtu as u8,
+        sq_draining: u8::from(attr.sq_draining),
         max_rd_atomic: attr.max_rd_atomic,
         max_dest_rd_atomic: attr.max_dest_rd_atomic,
         min_rnr_timer: attr.min_rnr_timer,
