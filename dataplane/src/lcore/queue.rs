@@ -432,7 +432,7 @@ mod tests {
             },
         );
         let mut cq = CompletionQueue::new(Arc::clone(&file), old);
-        let mut push = |cq: &mut CompletionQueue| {
+        let push = |cq: &mut CompletionQueue| {
             let origin = Origin {
                 qp: 0,
                 recv: false,
