@@ -77,6 +77,38 @@ fn memory_of_every_kind() {
     assert_eq!(bench.daemon.objects(), Objects::default());
 }
 
+/// Lets the kernel make huge pages as they are asked for, for a while: none is taken that nobody asks for.
+struct HugePages(String);
+
+impl HugePages {
+    const SYSCTL: &str = "/proc/sys/vm/nr_overcommit_hugepages";
+
+    fn allow() -> Option<HugePages> {
+        let was = fs::read_to_string(HugePages::SYSCTL).ok()?;
+        fs::write(HugePages::SYSCTL, "24").ok()?;
+        Some(HugePages(was))
+    }
+}
+
+impl Drop for HugePages {
+    fn drop(&mut self) {
+        let _ = fs::write(HugePages::SYSCTL, &self.0);
+    }
+}
+
+#[test]
+fn huge_pages_are_mapped_whole_or_not_at_all() {
+    let _alone = alone();
+    let Some(_huge) = HugePages::allow() else {
+        eprintln!("skipped: {} cannot be set here", HugePages::SYSCTL);
+        return;
+    };
+    let bench = Bench::new(PAIR);
+    let checked = bench.passes(None, &[], &["huge"]);
+    eprint!("{}", checked.stdout);
+    bench.passes(Some("never"), &["-n"], &["huge"]);
+}
+
 #[test]
 fn memory_that_is_not_to_be_mapped() {
     let _alone = alone();

@@ -62,8 +62,11 @@ const PARENTS: u32 = 2;
 
 /// All contexts that were ever made, live or free.
 static ALL: AtomicPtr<Context> = AtomicPtr::new(std::ptr::null_mut());
-/// The one that holds the memory object.
-static HOLDER: AtomicPtr<Context> = AtomicPtr::new(std::ptr::null_mut());
+/// Memory objects that this process may have.
+pub const OBJECTS: usize = 3;
+/// Those that hold the memory objects.
+static HOLDERS: [AtomicPtr<Context>; OBJECTS] =
+    [const { AtomicPtr::new(std::ptr::null_mut()) }; OBJECTS];
 
 /// What a new context is made of.
 #[derive(Debug)]
@@ -197,8 +200,8 @@ impl Context {
         MemoryPolicy::from_u32(self.memory.load(Ordering::Relaxed))
     }
 
-    /// Keeps the fd of the memory object hidden, under a context that is no open of a device. False if that cannot be.
-    pub fn hold_file(fd: c_int) -> bool {
+    /// Keeps the fd of memory object `which` hidden, under a context that is no open of a device. False if that cannot be.
+    pub fn hold_file(fd: c_int, which: usize) -> bool {
         let Some((dev, ino)) = sys::identity(fd) else {
             return false;
         };
@@ -215,7 +218,7 @@ impl Context {
         // Where a hidden fd is moved from, should the program want its number.
         c.wake.store(fd, Ordering::Relaxed);
         c.free.store(0, Ordering::Relaxed);
-        HOLDER.store(std::ptr::from_ref(c).cast_mut(), Ordering::Release);
+        HOLDERS[which].store(std::ptr::from_ref(c).cast_mut(), Ordering::Release);
         true
     }
 
@@ -397,17 +400,19 @@ pub fn all() -> All {
     All(ALL.load(Ordering::Acquire))
 }
 
-/// The context that holds the memory object, if there is one.
-pub fn holder() -> Option<&'static Context> {
+/// The context that holds memory object `which`, if there is one.
+pub fn holder(which: usize) -> Option<&'static Context> {
     // SAFETY: contexts are never freed.
-    unsafe { HOLDER.load(Ordering::Acquire).as_ref() }
+    unsafe { HOLDERS[which].load(Ordering::Acquire).as_ref() }
 }
 
 /// In the child of a fork: see [`Context::orphan`].
 pub fn orphan_all() {
     all().iter().for_each(Context::orphan);
-    if let Some(holder) = holder() {
-        HOLDER.store(std::ptr::null_mut(), Ordering::Relaxed);
-        holder.free.store(1, Ordering::Relaxed);
+    for (which, place) in HOLDERS.iter().enumerate() {
+        if let Some(holder) = holder(which) {
+            place.store(std::ptr::null_mut(), Ordering::Relaxed);
+            holder.free.store(1, Ordering::Relaxed);
+        }
     }
 }

@@ -349,11 +349,11 @@ pub fn madvise(address: usize, len: usize, advice: c_int) -> c_int {
     unsafe { syscall!(SYS_madvise, address, len, advice) as c_int }
 }
 
-/// memfd_create(2) of an object that can be sealed, close-on-exec. It says that nobody will execute it, as
+/// memfd_create(2) of an object that can be sealed, close-on-exec; `more` says which size of huge pages. It says that nobody will execute it, as
 /// `vm.memfd_noexec = 2` demands and kernels before 6.3 do not understand.
-pub fn memfd_create(name: &CStr) -> c_int {
+pub fn memfd_create(name: &CStr, more: u32) -> c_int {
     const NOEXEC_SEAL: u32 = 8;
-    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | more;
     for flags in [flags | NOEXEC_SEAL, flags] {
         // SAFETY: the name is a C string.
         let fd = unsafe { syscall!(SYS_memfd_create, name.as_ptr(), flags) as c_int };

@@ -840,6 +840,7 @@ static const struct test {
 	{ "protection", case_protection, false }, { "stack", case_stack, false }, { "program", case_program, false },
 	{ "objects", case_objects, false }, { "mixed", case_mixed, false }, { "truncated", case_truncated, false },
 	{ "fork", case_fork, false }, { "exec", case_exec, false }, { "thread", case_thread, false }, { "renewed", case_renewed, false }, { "ring", case_ring, false },
+	{ "huge", case_huge, false }, { "untouched", case_untouched, false },
 	{ "guard", case_guard, false }, { "full", case_full, false },
 	{ "traffic", case_traffic, false }, { "storm", case_storm, true }, { "hold", case_hold, true },
 	{ "cost", case_cost, true },

@@ -34,4 +34,8 @@ void expect_shared(const void *p, bool shared, const char *what);
 uint8_t *pages(int count);
 void must_succeed(pid_t child, const char *what);
 
+/* Cases of memory_huge.c. */
+void case_huge(void);
+void case_untouched(void);
+
 #endif

@@ -86,8 +86,9 @@ pub fn compile(into: &Path, name: &str, sources: &[&str]) -> String {
 }
 
 /// Sources of the checks of memory.
-pub const MEMORY_CHECK: [&str; 3] = [
+pub const MEMORY_CHECK: [&str; 4] = [
     "../../verbs-shim/tests/memory_check.c",
+    "../../verbs-shim/tests/memory_huge.c",
     "../../verbs-shim/tests/memory_end.c",
     "../../verbs-shim/tests/verbs_end.c",
 ];

@@ -4,9 +4,10 @@
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
+use super::maps::Vma;
 use super::spans::Span;
 use super::swap::PAGE;
-use super::{ANY, State, is_ours, lock, object};
+use super::{ANY, State, lock, object};
 use crate::{sys, table};
 
 /// What is to happen with advice for memory.
@@ -63,16 +64,18 @@ pub fn advise(start: usize, len: usize, advice: c_int) -> Advice {
 impl State {
     /// Advice that gives pages back, on a range of which a part may be shared: private memory reads as zeroes after it.
     fn discard(&mut self, span: Span, advice: c_int) -> Advice {
-        let Some((fd, identity)) = object::get() else {
-            return Advice::Pass;
-        };
+        let objects = object::all();
         // What was shared once may be mapped anew by now.
-        if !self.collect(|vma| is_ours(vma, identity) && vma.span.common(span).is_some())
+        if !self.collect(|vma| objects.of(vma).is_some() && vma.span.common(span).is_some())
             || self.vmas.as_slice().is_empty()
         {
             return Advice::Pass;
         }
+        let huge = |vma: &Vma| objects.of(vma).is_some_and(|object| object.is_huge());
+        let huge = self.vmas.as_slice().iter().any(huge);
         match advice {
+            // The kernel refuses the same of huge pages, shared or not.
+            libc::MADV_FREE if huge => Advice::Pass,
             libc::MADV_REMOVE => Advice::Answer(libc::EINVAL), // as for private memory
             libc::MADV_FREE => {
                 // The kernel may free such pages at any time, or never.
@@ -90,10 +93,13 @@ impl State {
             _ => {
                 let result = sys::madvise(span.start, span.len(), advice);
                 let errno = sys::errno();
+                if result != 0 && huge {
+                    return Advice::Answer(errno);
+                }
                 for vma in self.vmas.as_slice() {
-                    if let Some(part) = vma.span.common(span) {
+                    if let (Some(part), Some(object)) = (vma.span.common(span), objects.of(vma)) {
                         let offset = vma.offset + (part.start - vma.span.start) as u64;
-                        sys::punch_hole(fd, offset, part.len());
+                        sys::punch_hole(object.fd, offset, part.len());
                     }
                 }
                 Advice::Answer(if result == 0 { 0 } else { errno })

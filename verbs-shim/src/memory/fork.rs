@@ -11,7 +11,7 @@ use std::ffi::c_int;
 use roceline_abi::control::{Kind, Plain, RegionReach};
 
 use super::spans::Span;
-use super::{Region, State, Writers, is_ours, object, pins, swap};
+use super::{Region, State, Writers, object, pins, swap};
 use crate::client;
 use crate::context::{self, Context};
 use crate::say::say;
@@ -165,14 +165,15 @@ impl State {
 
     /// In the child: private copies of all that is mapped from our object. Whether anything is.
     fn unshare(&mut self) -> bool {
-        let Some((fd, identity)) = object::get() else {
-            return false;
-        };
-        if !self.collect(|vma| is_ours(vma, identity)) {
+        let objects = object::all();
+        if !self.collect(|vma| objects.of(vma).is_some()) {
             give_up(NO_MEMORY);
         }
         let own = swap::own_pages();
         for vma in self.vmas.as_slice() {
+            let Some(object) = objects.of(vma) else {
+                continue;
+            };
             let mut rest = vma.span;
             while rest.start < rest.end {
                 // This thread's own pages cannot be replaced by a copy while it writes to them.
@@ -182,16 +183,22 @@ impl State {
                 let next = own.iter().filter_map(|o| o.common(rest)).map(|c| c.start);
                 let next = next.filter(|s| *s > rest.start).min().unwrap_or(rest.end);
                 let part = mine.unwrap_or(Span {
-                    end: next.min(rest.start.saturating_add(64 << 20)),
+                    end: next.min(rest.start.saturating_add(object.page.max(64 << 20))),
                     ..rest
                 });
                 let offset = vma.offset + (part.start - vma.span.start) as u64;
                 let copied = if mine.is_some() {
-                    copy_in_place(fd, part, offset, vma.protection())
+                    copy_in_place(object.fd, part, offset, vma.protection())
                 } else {
-                    swap::copy_back(fd, part, offset, vma.protection())
+                    swap::copy_back(&object, part, offset, vma.protection())
                 };
-                if !copied {
+                if !copied && object.is_huge() {
+                    // As when the kernel has no huge page for a child that writes, but already now. A child that executes
+                    // something needs none.
+                    let start = std::ptr::with_exposed_provenance_mut(part.start);
+                    // SAFETY: nothing of ours is in the program's huge pages.
+                    unsafe { sys::unmap(start, part.len()) };
+                } else if !copied {
                     give_up(NO_MEMORY);
                 }
                 rest.start = part.end;

@@ -32,6 +32,8 @@ pub enum Name {
     Special,
     /// A kernel ring for asynchronous I/O, or a mapping of a device that pins memory.
     Pins,
+    /// Huge pages without a file.
+    Huge,
     /// A file.
     Path,
 }
@@ -50,6 +52,16 @@ impl Vma {
     /// Private memory without a file.
     pub fn is_private_anonymous(&self) -> bool {
         self.perms[3] == b'p' && self.inode == 0 && self.name == Name::Plain
+    }
+
+    /// Private memory of huge pages (`MAP_HUGETLB`), which has a file of the kernel's own.
+    pub fn is_private_huge(&self) -> bool {
+        self.perms[3] == b'p' && self.name == Name::Huge
+    }
+
+    /// Private memory that no file is seen in.
+    pub fn is_swappable(&self) -> bool {
+        self.is_private_anonymous() || self.is_private_huge()
     }
 
     /// Shared with a file or memory object.
@@ -142,6 +154,7 @@ fn name(text: &[u8]) -> Name {
     match text {
         b"" | b"[heap]" => Name::Plain,
         _ if text.starts_with(b"[anon:") => Name::Plain,
+        b"/anon_hugepage (deleted)" | b"/anon_hugepage" => Name::Huge,
         _ if text.starts_with(b"[") => Name::Special,
         _ if pins.iter().any(|p| text.starts_with(p)) => Name::Pins,
         _ => Name::Path,

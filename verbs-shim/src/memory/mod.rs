@@ -8,13 +8,16 @@
 //! | --- | --- |
 //! | private anonymous (heap, `mmap`) | changed to a mapping of our object, a sealed sparse memfd in which every address has the offset of its own number; private again when its last region goes |
 //! | shared objects of the program (tmpfs, memfd, SysV) | their descriptor is passed |
-//! | all else (files, stacks, huge private pages, devices) | nothing |
+//! | private huge pages (`MAP_HUGETLB`) | the same, with an object of such pages, whole pages at a time |
+//! | all else (files, stacks, devices) | nothing |
 //!
 //! [`State`] has the regions of the process and the addresses that were changed. One lock guards it; whoever also needs a
 //! context's lock takes that first, and `table::LOCK` last.
 
 mod advice;
 mod fork;
+mod huge;
+mod hugetlb;
 mod list;
 mod maps;
 mod object;
@@ -189,6 +192,7 @@ pub fn prepare(
     let mut locked = lock();
     let state = locked.state();
     check(span, registration.access & LOCAL_WRITE != 0)?;
+    let span = state.whole_pages(span);
     let region = Region {
         serial: context.serial(),
         handle: PENDING,
@@ -248,6 +252,28 @@ fn check(span: Span, write: bool) -> Result<(), c_int> {
 }
 
 impl State {
+    /// The range up to the ends of the huge pages that it begins and ends in: such are shared whole or not at all.
+    fn whole_pages(&mut self, span: Span) -> Span {
+        let objects = object::all();
+        let mut whole = span;
+        let is_huge = |vma: &Vma| {
+            vma.is_private_huge() || objects.of(vma).is_some_and(|object| object.is_huge())
+        };
+        if !self.collect(|vma| vma.span.common(span).is_some() && is_huge(vma)) {
+            return span;
+        }
+        for vma in self.vmas.as_slice() {
+            let Some(object) = objects.of(vma).or_else(|| object::for_private(vma)) else {
+                continue;
+            };
+            if let Some(part) = vma.span.common(span) {
+                whole.start = whole.start.min(part.start & !(object.page - 1));
+                whole.end = whole.end.max(part.end.next_multiple_of(object.page));
+            }
+        }
+        whole
+    }
+
     fn region(&mut self, serial: u64, handle: u32) -> Option<&mut Region> {
         self.regions
             .as_mut_slice()
@@ -326,14 +352,15 @@ impl State {
         let Some(writers) = writers.or(own.as_ref()) else {
             return false;
         };
-        let Some((fd, identity)) = object::get() else {
-            return false;
-        };
-        self.collect(|vma| is_ours(vma, identity));
+        let objects = object::all();
+        self.collect(|vma| objects.of(vma).is_some());
         let mut whole = true;
         for i in 0..self.vmas.as_slice().len() {
             let Some(&vma) = self.vmas.as_slice().get(i) else {
                 break;
+            };
+            let Some(object) = objects.of(&vma) else {
+                continue;
             };
             // The part whose pages are those of `span`.
             let file = Span {
@@ -354,7 +381,7 @@ impl State {
             }
             let unforked = &self.unforked;
             whole &= swap::to_private(
-                fd,
+                &object,
                 at,
                 pages.start as u64,
                 vma.protection(),
@@ -363,7 +390,9 @@ impl State {
             );
         }
         if whole {
-            sys::punch_hole(fd, span.start as u64, span.len());
+            for object in objects.iter() {
+                sys::punch_hole(object.fd, span.start as u64, span.len());
+            }
             self.swapped.remove(span);
         }
         whole
@@ -394,10 +423,6 @@ impl State {
         let any = !self.swapped.is_empty() || !self.unforked.is_empty();
         ANY.store(any, Ordering::SeqCst);
     }
-}
-
-fn is_ours(vma: &Vma, identity: (u64, u64)) -> bool {
-    vma.is_shared() && (vma.dev, vma.inode) == identity
 }
 
 /// Gives a new mapping the mark that the old one had.

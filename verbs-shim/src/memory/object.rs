@@ -1,6 +1,6 @@
 //! Memory objects: the one of ours under changed memory, and those of the program.
 //!
-//! Ours is one memfd for the process, as long as the address space, in which an address has the offset of its own number. So
+//! Ours is one memfd for the process (and one for each size of huge pages, if it registers such), as long as the address space, in which an address has the offset of its own number. So
 //! neighbours in memory are neighbours in the object, and the kernel joins their mappings. It is sealed against shrinking,
 //! which is what the daemon's mapping of it must not suffer, and it holds only the pages that were ever touched.
 
@@ -9,26 +9,89 @@ use std::fmt::Write;
 
 use super::maps::{self, Name, Vma};
 use super::{ADDRESSES, PAGE};
-use crate::context::{self, Context};
+use crate::context::{self, Context, OBJECTS};
 use crate::sys;
 
-/// Our object, if there is one: its descriptor, with device and inode.
-pub fn get() -> Option<(c_int, (u64, u64))> {
-    let holder = context::holder()?;
-    let fd = holder.held_file()?;
-    Some((fd, holder.file_identity()))
+/// Sizes of pages, of one object each. The first is for ordinary memory.
+const PAGES: [usize; OBJECTS] = [PAGE, 2 << 20, 1 << 30];
+
+/// An object of ours.
+#[derive(Clone, Copy, Debug)]
+pub struct Object {
+    /// Its descriptor.
+    pub fd: c_int,
+    /// Bytes of a page.
+    pub page: usize,
+    /// Device and inode.
+    identity: (u64, u64),
 }
 
-/// Our object, made if need be; none if this process may not have one.
-pub fn get_or_make() -> Option<(c_int, (u64, u64))> {
-    if let Some(object) = get() {
+impl Object {
+    /// Whether a mapping shows its pages.
+    pub fn is_in(&self, vma: &Vma) -> bool {
+        vma.is_shared() && (vma.dev, vma.inode) == self.identity
+    }
+
+    /// Whether it has huge pages of hugetlbfs.
+    pub fn is_huge(&self) -> bool {
+        self.page != PAGE
+    }
+}
+
+/// Our objects at a moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Objects([Option<Object>; OBJECTS]);
+
+impl Objects {
+    /// The one whose pages a mapping shows.
+    pub fn of(&self, vma: &Vma) -> Option<Object> {
+        self.iter().find(|object| object.is_in(vma))
+    }
+
+    /// Each of them.
+    pub fn iter(&self) -> impl Iterator<Item = Object> {
+        self.0.into_iter().flatten()
+    }
+}
+
+/// Our objects.
+pub fn all() -> Objects {
+    Objects(std::array::from_fn(get))
+}
+
+fn get(which: usize) -> Option<Object> {
+    let holder = context::holder(which)?;
+    Some(Object {
+        fd: holder.held_file()?,
+        page: PAGES[which],
+        identity: holder.file_identity(),
+    })
+}
+
+/// The object that private memory is to be shared with, made if need be; none if this process may not have one.
+pub fn for_private(vma: &Vma) -> Option<Object> {
+    if !vma.is_private_huge() {
+        return get_or_make(0);
+    }
+    // Anonymous huge pages of a size are files of the same file system as memory objects of that size.
+    (1..OBJECTS)
+        .filter_map(get_or_make)
+        .find(|object| object.identity.0 == vma.dev)
+}
+
+fn get_or_make(which: usize) -> Option<Object> {
+    if let Some(object) = get(which) {
         return Some(object);
     }
     // A limit would make writes to it fail with a signal.
     if page_size() != PAGE || sys::has_file_size_limit() {
         return None;
     }
-    let fd = sys::memfd_create(c"roceline-memory");
+    let huge = match PAGES[which] {
+        PAGE => 0,
+        page => libc::MFD_HUGETLB | page.trailing_zeros() << libc::MFD_HUGE_SHIFT,
+    };
+    let fd = sys::memfd_create(c"roceline-memory", huge);
     if fd < 0 {
         return None;
     }
@@ -36,12 +99,12 @@ pub fn get_or_make() -> Option<(c_int, (u64, u64))> {
     let fd = crate::open::hide(fd);
     let made = sys::ftruncate(fd, ADDRESSES) == 0
         && sys::add_seals(fd, seals) == 0
-        && Context::hold_file(fd);
+        && Context::hold_file(fd, which);
     if !made {
         sys::close(fd);
         return None;
     }
-    get()
+    get(which)
 }
 
 fn page_size() -> usize {

@@ -6,9 +6,10 @@ use std::ffi::c_int;
 use roceline_abi::control::{Kind, MemoryPiece, MemoryPolicy, Plain};
 
 use super::maps::Vma;
+use super::object::Object;
 use super::spans::{Span, Spans};
 use super::swap::{self, Writers};
-use super::{File, State, apply_unforked, is_ours, maps, object, pins};
+use super::{File, State, apply_unforked, maps, object, pins};
 use crate::client;
 use crate::context::Context;
 use crate::sys;
@@ -39,14 +40,11 @@ impl State {
 
     /// Makes what can be of `span` shared with our object.
     fn share(&mut self, context: &Context, span: Span, policy: MemoryPolicy) {
-        let Some((fd, identity)) = object::get_or_make() else {
-            return;
-        };
-        if !self.collect_shareable(span, identity) {
+        if !self.collect_shareable(span) {
             return;
         }
         let changes = |vma: &Vma| {
-            let part = vma.span.common(span).filter(|_| vma.is_private_anonymous());
+            let part = vma.span.common(span).filter(|_| vma.is_swappable());
             part.is_some_and(|part| self.swapped.first_not_in(part).is_some())
         };
         if !self.vmas.as_slice().iter().any(changes) {
@@ -60,8 +58,10 @@ impl State {
             let Some(&vma) = self.vmas.as_slice().get(i) else {
                 break;
             };
-            let Some(mut rest) = vma.span.common(span).filter(|_| vma.is_private_anonymous())
-            else {
+            let Some(mut rest) = vma.span.common(span).filter(|_| vma.is_swappable()) else {
+                continue;
+            };
+            let Some(object) = object::for_private(&vma) else {
                 continue;
             };
             // What was shared once and is private now was mapped anew while its region still has the old pages.
@@ -77,18 +77,19 @@ impl State {
                     writers = self.writers(daemon);
                 }
                 if let Some(writers) = &writers {
-                    self.share_part(fd, part, vma.protection(), writers);
+                    self.share_part(&object, part, vma.protection(), writers);
                 }
             }
         }
         self.note();
     }
 
-    /// Collects the private mappings of `span`, and all of our object's that lie elsewhere than their offset says.
+    /// Collects the private mappings of `span`, and all of our objects' that lie elsewhere than their offset says.
     ///
     /// The stack of a thread must stay private: after a fork parent and child run on it at the same time. It is known by the
     /// guard page below it, and what is above that is left out as far as a stack reaches.
-    fn collect_shareable(&mut self, span: Span, identity: (u64, u64)) -> bool {
+    fn collect_shareable(&mut self, span: Span) -> bool {
+        let objects = object::all();
         let stack = swap::longest_stack();
         let mut guard_end = 0;
         self.vmas.clear();
@@ -97,9 +98,9 @@ impl State {
         maps::each(|vma, _| {
             let mut vma = *vma;
             let above_guard = vma.span.start == guard_end;
-            let moved = is_ours(&vma, identity) && vma.offset != vma.span.start as u64;
-            let private = vma.is_private_anonymous() && vma.perms[..3] != *b"---";
-            if private && above_guard {
+            let moved = objects.of(&vma).is_some() && vma.offset != vma.span.start as u64;
+            let private = vma.is_swappable() && vma.perms[..3] != *b"---";
+            if private && above_guard && !vma.is_private_huge() {
                 vma.span.start = vma.span.end.min(vma.span.start.saturating_add(stack));
             }
             if vma.perms[..3] == *b"---" {
@@ -113,13 +114,13 @@ impl State {
     }
 
     /// Makes a part of one mapping shared, without this thread's own pages and without pages that are mapped elsewhere.
-    fn share_part(&mut self, fd: c_int, part: Span, protection: c_int, writers: &Writers) {
+    fn share_part(&mut self, object: &Object, part: Span, protection: c_int, writers: &Writers) {
         let mut avoid = Spans::new();
         for own in swap::own_pages() {
             avoid.add(own);
         }
         for vma in self.vmas.as_slice() {
-            if !vma.is_private_anonymous() {
+            if object.is_in(vma) {
                 let start = vma.offset as usize;
                 avoid.add(Span {
                     start,
@@ -133,7 +134,7 @@ impl State {
             let mut done = free.start;
             let unforked = &self.unforked;
             swap::to_shared(
-                fd,
+                object,
                 free,
                 protection,
                 writers,
@@ -160,7 +161,7 @@ impl State {
         if !self.collect(|vma| vma.is_shared() && vma.span.common(span).is_some()) {
             return 0;
         }
-        let ours = object::get();
+        let ours = object::all();
         let mut count = 0;
         let mut last: Option<MemoryPiece> = None;
         let mut emit = |piece: MemoryPiece, count: &mut usize| {
@@ -177,8 +178,8 @@ impl State {
             let Some(part) = vma.span.common(span) else {
                 continue;
             };
-            let mine = ours.is_some_and(|(_, identity)| is_ours(&vma, identity));
-            if mine && vma.offset != vma.span.start as u64 {
+            let mine = ours.of(&vma);
+            if mine.is_some() && vma.offset != vma.span.start as u64 {
                 continue; // moved: its pages go by another name
             }
             let Some(file) = self.file(context, socket, &vma, mine) else {
@@ -213,7 +214,13 @@ impl State {
     }
 
     /// The number by which the context's daemon knows the file of a mapping.
-    fn file(&mut self, context: &Context, socket: c_int, vma: &Vma, mine: bool) -> Option<u32> {
+    fn file(
+        &mut self,
+        context: &Context,
+        socket: c_int,
+        vma: &Vma,
+        mine: Option<Object>,
+    ) -> Option<u32> {
         const REFUSED: u32 = u32::MAX;
         let serial = context.serial();
         let known = |f: &&File| f.serial == serial && f.dev == vma.dev && f.inode == vma.inode;
@@ -227,8 +234,8 @@ impl State {
             let reply = client::exchange(socket, kind, empty, Some(fd), answer).ok()?;
             (reply.header.error == 0 && reply.len == 4).then(|| u32::from_ne_bytes(*answer))
         };
-        let number = if mine {
-            object::get().and_then(|(fd, _)| send(fd, &mut answer))
+        let number = if let Some(object) = mine {
+            send(object.fd, &mut answer)
         } else {
             let fd = object::open_mapped(vma)?;
             let number = send(fd, &mut answer);

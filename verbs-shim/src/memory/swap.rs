@@ -10,6 +10,9 @@
 
 use std::ffi::c_int;
 
+use super::huge::{BLOCK, Window};
+use super::hugetlb;
+use super::object::Object;
 use super::spans::Span;
 use super::uffd::{self, Uffd};
 use crate::sys;
@@ -19,7 +22,7 @@ pub const PAGE: usize = 4096;
 /// Bytes for which writers are held at a time: some milliseconds.
 const STEP: usize = 16 << 20;
 /// Bits of a page's entry in `/proc/self/pagemap`.
-const PRESENT: u64 = 1 << 63;
+pub const PRESENT: u64 = 1 << 63;
 /// Not in memory, and not nothing: on disk, or, without any swap space too, on its way to another place of memory (compaction,
 /// NUMA balancing), held without ever having been touched, or a guard.
 const SWAPPED: u64 = 1 << 62;
@@ -75,7 +78,7 @@ pub fn longest_stack() -> usize {
 /// Makes `span`, private memory of one mapping with `protection`, shared with the object `fd` at the offset of its address.
 /// False: some of it was not; `done` then says how far it got.
 pub fn to_shared(
-    fd: c_int,
+    object: &Object,
     span: Span,
     protection: c_int,
     writers: &Writers,
@@ -86,17 +89,24 @@ pub fn to_shared(
     if pagemap < 0 {
         return false;
     }
+    let (fd, step) = (object.fd, STEP.max(object.page));
     let mut start = span.start;
     *done = start;
     while start < span.end {
-        let end = span.end.min(start.saturating_add(STEP));
+        let end = span.end.min(start.saturating_add(step));
         let part = Span { start, end };
         let mask = sys::block_signals();
         let held = match writers {
             Writers::None => true,
-            Writers::Held(uffd) => uffd.hold(part),
+            // What holds shared memory holds huge pages, too.
+            Writers::Held(uffd) => (!object.is_huge() || uffd.holds_shared()) && uffd.hold(part),
         };
-        let copied = held && copy_touched(fd, pagemap, part, writers);
+        let copied = held
+            && if object.is_huge() {
+                hugetlb::copy_touched(object, pagemap, part)
+            } else {
+                copy_touched(fd, pagemap, part, writers)
+            };
         // SAFETY: the same bytes, and nobody has written to the old ones since they were copied.
         let mapped = copied
             && unsafe {
@@ -136,11 +146,14 @@ pub fn to_shared(
 /// Copies what was ever touched of `part` to the object. False if something cannot be read: a guard page
 /// (`MADV_GUARD_INSTALL`), say.
 fn copy_touched(fd: c_int, pagemap: c_int, part: Span, writers: &Writers) -> bool {
-    const ENTRIES: usize = 512;
+    /// Those of a huge page.
+    const ENTRIES: usize = BLOCK / PAGE;
     let mut entries = [0u64; ENTRIES];
+    let window = Window::new(fd, part);
     let mut at = part.start;
     while at < part.end {
-        let pages = ((part.end - at) / PAGE).min(ENTRIES);
+        // From block to block.
+        let pages = ((part.end - at) / PAGE).min(ENTRIES - at / PAGE % ENTRIES);
         // SAFETY: the kernel writes at most `pages` entries.
         let n = unsafe {
             let into = entries.as_mut_ptr() as usize;
@@ -148,6 +161,14 @@ fn copy_touched(fd: c_int, pagemap: c_int, part: Span, writers: &Writers) -> boo
         };
         if n != (pages * 8) as isize {
             return false;
+        }
+        if let Some(window) = &window {
+            if entries[..pages]
+                .iter()
+                .any(|e| e & (PRESENT | SWAPPED) != 0)
+            {
+                window.touch(at);
+            }
         }
         let mut page = 0;
         while page < pages {
@@ -215,7 +236,7 @@ fn is_zero(address: usize) -> bool {
 
 /// Makes `span`, mapped shared from `offset` of the object with `protection`, private again. False: some of it was not.
 pub fn to_private(
-    fd: c_int,
+    object: &Object,
     span: Span,
     offset: u64,
     protection: c_int,
@@ -227,9 +248,10 @@ pub fn to_private(
             return false;
         }
     }
+    let step = STEP.max(object.page);
     let mut start = span.start;
     while start < span.end {
-        let end = span.end.min(start.saturating_add(STEP));
+        let end = span.end.min(start.saturating_add(step));
         let part = Span { start, end };
         let from = offset + (start - span.start) as u64;
         let mask = sys::block_signals();
@@ -237,7 +259,7 @@ pub fn to_private(
             Writers::None => true,
             Writers::Held(uffd) => uffd.hold(part),
         };
-        let moved = held && copy_back(fd, part, from, protection);
+        let moved = held && copy_back(object, part, from, protection);
         if moved {
             unforked(part);
         }
@@ -258,7 +280,11 @@ pub fn to_private(
 }
 
 /// Puts a private copy of the object's bytes from `offset` in the place of `part`.
-pub fn copy_back(fd: c_int, part: Span, offset: u64, protection: c_int) -> bool {
+pub fn copy_back(object: &Object, part: Span, offset: u64, protection: c_int) -> bool {
+    if object.is_huge() {
+        return hugetlb::copy_back(object, part, offset, protection);
+    }
+    let fd = object.fd;
     let both = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: a new mapping at an address of the kernel's choice.
