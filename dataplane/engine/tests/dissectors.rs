@@ -166,7 +166,11 @@ fn packet(
             u64::from(u32::from_be_bytes(sealed)),
         ),
     ]);
-    let set = opcode.info().headers;
+    let set = match opcode {
+        // Wireshark 4.0 does not know these two.
+        Opcode::RC_FLUSH | Opcode::RC_ATOMIC_WRITE => HeaderSet::NONE,
+        _ => opcode.info().headers,
+    };
     if set.has(HeaderSet::DETH) {
         fields.insert("infiniband.deth.q_key", ext.qkey.into());
         fields.insert("infiniband.deth.srcqp", ext.src_qpn.into());
@@ -333,8 +337,11 @@ fn tshark_finds_every_field() {
                 _ => (*name, number(value)),
             })
             .collect();
-        if opcode == Some(Opcode::CNP) {
-            // Wireshark 4.0 does not look beyond the BTH of a CNP. scapy does.
+        if matches!(
+            opcode,
+            Some(Opcode::CNP | Opcode::RC_FLUSH | Opcode::RC_ATOMIC_WRITE)
+        ) {
+            // Wireshark 4.0 does not look beyond the BTH of these. scapy does.
             let crc = packet.fields["infiniband.invariant.crc"];
             found.entry("infiniband.invariant.crc").or_insert(crc);
         }

@@ -69,6 +69,8 @@ pub struct Context {
     pub pds: HashSet<u32>,
     /// Memory regions.
     pub mrs: RegionMemory,
+    /// Memory windows.
+    pub mws: HashSet<u32>,
     /// Completion channels.
     pub channels: HashSet<u32>,
     /// Completion queues.
@@ -145,6 +147,7 @@ impl Context {
             pds: HashSet::new(),
             mrs: RegionMemory::new(Arc::clone(&account)),
             account,
+            mws: HashSet::new(),
             channels: HashSet::new(),
             cqs: HashMap::new(),
             qps: HashMap::new(),

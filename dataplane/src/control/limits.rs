@@ -23,6 +23,8 @@ pub struct DeviceLimits {
     pub max_cqe: u32,
     /// Memory regions.
     pub max_mr: u32,
+    /// Memory windows.
+    pub max_mw: u32,
     /// Protection domains.
     pub max_pd: u32,
     /// Completion channels; each costs three file descriptors.
@@ -60,6 +62,7 @@ impl Default for DeviceLimits {
             max_cq: MAX_CQS as u32,
             max_cqe: MAX_CQE - 1,
             max_mr: 1 << 16,
+            max_mw: 1 << 16,
             max_pd: 1 << 15,
             max_channels: 1024,
             max_qp_rd_atom: 16,

@@ -321,6 +321,8 @@ fn name(command: &Command) -> &'static str {
         Command::DeallocPd { .. } => "DeallocPd",
         Command::RegMr { .. } => "RegMr",
         Command::DeregMr { .. } => "DeregMr",
+        Command::AllocMw { .. } => "AllocMw",
+        Command::DeallocMw { .. } => "DeallocMw",
         Command::SetReach { .. } => "SetReach",
         Command::AddChannel(_) => "AddChannel",
         Command::RemoveChannel { .. } => "RemoveChannel",

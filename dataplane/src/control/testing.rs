@@ -146,6 +146,10 @@ impl State {
                 lkey: handle << 8,
                 rkey: (handle << 8) | 1,
             },
+            Command::AllocMw { .. } => Reply::Mw {
+                handle,
+                rkey: handle << 8,
+            },
             Command::CreateQp {
                 init, max_recv_wr, ..
             } => {
@@ -188,6 +192,7 @@ impl State {
             },
             Command::DeallocPd { .. }
             | Command::DeregMr { .. }
+            | Command::DeallocMw { .. }
             | Command::SetReach { .. }
             | Command::RemoveChannel { .. } => Reply::Done,
             Command::Snapshot | Command::Counters => {

@@ -40,8 +40,8 @@ pub struct PlaceArgs {
 #[derive(Args, Clone, Debug, Default, Serialize)]
 pub struct MatchArgs {
     /// Kinds of packet, all of them with commas (write,middle): any, first, middle, last, only, send, write, read-request,
-    /// read-response, ack, nak, rnr-nak, atomic, atomic-ack, cnp, data, request, response, immediate, roce, other (not
-    /// RoCE)
+    /// read-response, ack, nak, rnr-nak, atomic, atomic-ack, atomic-write, flush, cnp, data, request, response, immediate,
+    /// roce, other (not RoCE)
     #[arg(long, value_name = "CLASS", help_heading = WHICH)]
     pub class: Option<String>,
 

@@ -15,7 +15,9 @@ use roceline_engine::memory::MrAttr;
 use slab::Slab;
 
 use self::cq::{create_cq, destroy_cq, resize_cq};
-use self::objects::{add_channel, dereg_mr, own_pd, reg_mr, set_reach, take_back_async};
+use self::objects::{
+    add_channel, alloc_mw, dealloc_mw, dereg_mr, own_pd, reg_mr, set_reach, take_back_async,
+};
 use self::qp::{NewQp, create_qp, destroy_qp, modify_qp, own_qp};
 use super::Lcore;
 use super::context::{Context, ContextKey, Pd};
@@ -116,7 +118,7 @@ fn in_context(
             if users > 0 {
                 return failed(
                     libc::EBUSY,
-                    format!("PD {pd} still has {users} regions or QPs"),
+                    format!("PD {pd} still has {users} regions, windows or QPs"),
                 );
             }
             shared.pds.remove(pd as usize);
@@ -142,6 +144,8 @@ fn in_context(
             },
             reach,
         ),
+        Command::AllocMw { pd, kind } => alloc_mw(nic, shared, key, pd, kind),
+        Command::DeallocMw { mw } => dealloc_mw(nic, shared, key, mw),
         Command::SetReach { mr, reach } => set_reach(nic, key, mr, reach),
         Command::AddChannel(pipe) => Ok(add_channel(shared, key, pipe)),
         Command::RemoveChannel { channel } => {
@@ -227,8 +231,15 @@ fn open(lcore: &mut Lcore, id: super::message::ContextId, new: NewContext) -> Se
     if new.nic as usize >= lcore.nics.len() {
         return failed(libc::ENODEV, format!("NIC {} does not exist", new.nic));
     }
+    // The others of its program, for atomics through the kernel.
+    let mut contexts = lcore.shared.contexts.iter();
+    let sibling = contexts.find(|(_, c)| c.nic == new.nic as usize && c.program == new.program);
+    let lock = sibling
+        .map(|(_, c)| Arc::clone(&c.lock))
+        .unwrap_or_default();
     let helper = match MemHelper::start(
         new.mem,
+        Arc::clone(&lock),
         Arc::clone(&lcore.wake),
         Arc::clone(&lcore.helper_cpus),
         id.0,
@@ -245,6 +256,8 @@ fn open(lcore: &mut Lcore, id: super::message::ContextId, new: NewContext) -> Se
         file: new.file,
         wake: new.wake,
         helper,
+        program: new.program,
+        lock,
         kick: false,
         ops: VecDeque::with_capacity(CAPACITY * 2),
         placing: 0,
@@ -308,6 +321,8 @@ fn close(
     for id in qps {
         destroy_qp(nic, shared, key, id);
     }
+    // Before the regions that they are bound to.
+    nic.mws.dealloc_all(&mut nic.engine, key);
     for slot in &mut nic.mrs {
         if let Some(mr) = slot.as_mut().filter(|mr| mr.context == key) {
             if mr.dereg.is_none() {

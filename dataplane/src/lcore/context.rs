@@ -18,7 +18,7 @@ use super::events::EventWriter;
 use super::message::Reply;
 use super::queue::{CompletionQueue, RecvQueue, SendQueue};
 use crate::memory::helper::{CAPACITY, MemHelper, Moved};
-use crate::memory::{ContextFile, Reach};
+use crate::memory::{ContextFile, ProgramLock, Reach};
 use crate::port::{Mbuf, RX_BURST};
 
 /// A QP sends nothing more while its program has this many operations under way.
@@ -51,6 +51,10 @@ pub struct Context {
     pub wake: OwnedFd,
     /// Reaches its memory.
     pub helper: MemHelper,
+    /// Its program, which has others with the same number.
+    pub program: u32,
+    /// Of its program.
+    pub lock: Arc<ProgramLock>,
     /// Pieces were handed to the helper in this poll.
     pub kick: bool,
     /// Memory operations and what waits behind them, oldest first.
@@ -128,6 +132,11 @@ pub enum Then {
     Send,
     /// The payload was placed: tell the engine.
     Placed,
+    /// An atomic was executed: what was there before lies here in the packet.
+    Executed {
+        /// Offset.
+        at: usize,
+    },
 }
 
 /// A memory region.
@@ -158,7 +167,7 @@ pub struct Mr {
 pub struct Pd {
     /// Whose.
     pub context: ContextKey,
-    /// Regions and QPs in it.
+    /// Regions, windows and QPs in it.
     pub users: u32,
 }
 

@@ -8,14 +8,15 @@
 
 use roceline_abi::queue::{Cqe, Origin};
 use roceline_engine::verbs::{AsyncKind, Completion, Event, QpId, WcStatus};
-use roceline_engine::wire::icrc;
+use roceline_engine::wire::{atomic_eth, icrc};
 use roceline_engine::{Engine, MemSlice, Outcome, Outputs, Payload, Place, Side, TxDesc};
 
+use super::atomic::{self, Deed};
 use super::context::{Context, FETCH_HIGH, LostBehind, Mr, Op, OpEnd, Qp, Then, side_index};
 use super::nic::{Fetched, LOOPBACK_LIMIT, Nic, Placed, Shared, TX_LIMIT};
 use super::queue::CqFull;
-use crate::memory::Window;
 use crate::memory::helper::{CAPACITY, Direction, Piece};
+use crate::memory::{AtomicOp, Window};
 use crate::port::Mbuf;
 
 /// Bytes in front of the IP header of the packets that we build.
@@ -26,11 +27,17 @@ pub fn drain(nic: &mut Nic, shared: &mut Shared) {
     while !shared.out.is_empty() || !shared.placed.is_empty() || !shared.fetched.is_empty() {
         carry_out(nic, shared);
         let mut told = 0;
-        while let Some(&Placed { qp, epoch, side }) = shared.placed.get(told) {
+        while let Some(&placed) = shared.placed.get(told) {
+            let Placed {
+                outcome,
+                qp,
+                epoch,
+                side,
+            } = placed;
             told += 1;
             let (now, out) = (shared.now, &mut shared.out);
             nic.engine
-                .placed(qp, epoch, side, Outcome::Done, now, &mut nic.qps, out);
+                .placed(qp, epoch, side, outcome, now, &mut nic.qps, out);
             if !shared.out.has_room() {
                 carry_out(nic, shared);
             }
@@ -75,7 +82,7 @@ fn begin_place(nic: &mut Nic, shared: &mut Shared, place: &Place, slices: &[MemS
     let Some(qp) = nic.qps.get_mut(place.qp) else {
         return;
     };
-    let Some(slot) = nic
+    let Some(mut slot) = nic
         .rx_slots
         .get_mut(place.packet as usize)
         .and_then(Option::take)
@@ -83,21 +90,27 @@ fn begin_place(nic: &mut Nic, shared: &mut Shared, place: &Place, slices: &[MemS
         return;
     };
     let slices = &slices[place.first as usize..][..usize::from(place.count)];
-    let start = slot.payload_offset;
-    let placing = &mut qp.placing[side_index(place.side)];
-    if *placing == 0
-        && place_now(
-            &nic.mrs,
-            slices,
-            slot.mbuf.data().get(start..).unwrap_or_default(),
-        )
-    {
-        shared.placed.push(Placed {
-            qp: place.qp,
-            epoch: place.epoch,
-            side: place.side,
-        });
+    let Some(deed) = atomic::prepare(place.kind, &mut slot) else {
         return;
+    };
+    let placing = &mut qp.placing[side_index(place.side)];
+    if *placing == 0 {
+        let outcome = match deed {
+            Deed::Copy(start) => {
+                let bytes = slot.mbuf.data().get(start..).unwrap_or_default();
+                place_now(&nic.mrs, slices, bytes).then_some(Outcome::Done)
+            }
+            Deed::Word(op) => atomic::execute_now(&nic.mrs, slices, op),
+        };
+        if let Some(outcome) = outcome {
+            shared.placed.push(Placed {
+                outcome,
+                qp: place.qp,
+                epoch: place.epoch,
+                side: place.side,
+            });
+            return;
+        }
     }
     *placing += 1;
     let context = &mut shared.contexts[qp.context];
@@ -111,7 +124,24 @@ fn begin_place(nic: &mut Nic, shared: &mut Shared, place: &Place, slices: &[MemS
         then: Then::Placed,
         tell_fetched: false,
     };
-    begin(context, &mut nic.mrs, Direction::Place, slices, start, end);
+    let mrs = &mut nic.mrs;
+    match deed {
+        Deed::Copy(start) => begin(context, mrs, Direction::Place, slices, start, end),
+        Deed::Word(AtomicOp::Store(_)) => {
+            begin(
+                context,
+                mrs,
+                Direction::Place,
+                slices,
+                slot.payload_offset,
+                end,
+            );
+        }
+        Deed::Word(op) => {
+            let at = slot.payload_offset - atomic_eth::LEN;
+            atomic::begin(context, mrs, slices, op, at, end);
+        }
+    }
 }
 
 /// Writes a payload to mapped memory. False if not all of it is mapped; then nothing counts as written.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
 use roceline_engine::fabric::impair::{Counts, Rule};
-use roceline_engine::memory::Access;
+use roceline_engine::memory::{Access, WindowType};
 use roceline_engine::verbs::{QpAttr, QpInit};
 use roceline_engine::{Counters, Nanos, PostMortem};
 use serde::Serialize;
@@ -94,6 +94,18 @@ pub enum Command {
     DeregMr {
         /// MR handle.
         mr: u32,
+    },
+    /// New memory window. -> `Mw`
+    AllocMw {
+        /// PD handle.
+        pd: u32,
+        /// Type.
+        kind: WindowType,
+    },
+    /// -> `Done`
+    DeallocMw {
+        /// MW handle.
+        mw: u32,
     },
     /// From now on the region's bytes are reached this way. -> `Done`
     SetReach {
@@ -254,6 +266,13 @@ pub enum Reply {
         /// Local key.
         lkey: u32,
         /// Remote key.
+        rkey: u32,
+    },
+    /// A new memory window.
+    Mw {
+        /// MW handle.
+        handle: u32,
+        /// Its key.
         rkey: u32,
     },
     /// A new QP.

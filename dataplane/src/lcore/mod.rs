@@ -5,6 +5,7 @@
 //! fires timers and transmits; at its end helpers are kicked and events are written. Nothing in a poll blocks, and
 //! with no message to serve nothing in it allocates.
 
+mod atomic;
 mod commands;
 mod context;
 mod doorbell;
@@ -17,6 +18,7 @@ mod inject;
 mod link;
 mod mailbox;
 pub mod message;
+mod mw;
 mod nic;
 mod notes;
 mod post_mortems;
@@ -26,6 +28,7 @@ pub(crate) mod slice;
 mod snapshot;
 mod stages;
 pub mod tap;
+mod wqe;
 
 use std::collections::HashMap;
 use std::io;

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use roceline_engine::verbs::QpId;
 use roceline_engine::wire::{Packet, Psn};
-use roceline_engine::{Engine, EngineConfig, Nanos, Outputs, Side};
+use roceline_engine::{Engine, EngineConfig, Nanos, Outcome, Outputs, Side};
 use slab::Slab;
 
 use super::context::{Context, ContextKey, Cq, Mr, OpEnd, Pd, QpTable};
 use super::impair::NicImpair;
+use super::mw::Windows;
 use super::tap::Taps;
 use crate::memory::helper::Moved;
 use crate::nic::NicInfo;
@@ -34,6 +35,8 @@ pub struct Nic {
     pub qps: QpTable,
     /// Memory regions by [`roceline_engine::memory::MrInfo::index`].
     pub mrs: Vec<Option<Mr>>,
+    /// Memory windows.
+    pub mws: Windows,
     /// Packets to itself.
     pub loopback: VecDeque<Mbuf>,
     /// Packets of a replay.
@@ -105,6 +108,7 @@ impl Nic {
             engine,
             port,
             mrs,
+            mws: Windows::default(),
             loopback: VecDeque::with_capacity(LOOPBACK_LIMIT + RX_BURST),
             injected: VecDeque::new(),
             tx: VecDeque::with_capacity(TX_LIMIT + RX_BURST),
@@ -159,6 +163,8 @@ pub struct Shared {
 /// A payload that was placed at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Placed {
+    /// How it ended.
+    pub outcome: Outcome,
     /// Whose.
     pub qp: QpId,
     /// Its epoch.

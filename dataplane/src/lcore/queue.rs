@@ -126,9 +126,10 @@ impl SendQueue {
             )
         };
         self.head = self.ring.next(slot);
-        Some(SendWr {
+        let opcode = WrOpcode::from_raw(wqe.wr.opcode);
+        let mut wr = SendWr {
             wr_id: wqe.wr.wr_id,
-            opcode: WrOpcode::from_raw(wqe.wr.opcode),
+            opcode,
             signaled: flags & SEND_SIGNALED != 0,
             solicited: flags & SEND_SOLICITED != 0,
             fence: flags & SEND_FENCE != 0,
@@ -144,7 +145,11 @@ impl SendQueue {
             ah: wqe.wr.ud_ah_num(),
             dest_qpn: wqe.wr.ud_remote_qpn(),
             qkey: wqe.wr.ud_remote_qkey(),
-        })
+        };
+        if let Some(op) = opcode.filter(|op| op.is_answered() || op.is_local()) {
+            super::wqe::fill(&mut wr, &wqe, op);
+        }
+        Some(wr)
     }
 
     fn copy_sges(&self, slot: u32, at: u64, count: u32, sges: &mut [Sge; MAX_SGE]) -> u64 {

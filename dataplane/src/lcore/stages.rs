@@ -6,6 +6,7 @@ use roceline_engine::verbs::QpId;
 use roceline_engine::wire::{self, ParseError, icrc};
 use roceline_engine::{Nanos, Outcome};
 
+use super::atomic;
 use super::context::{ContextKey, FETCH_HIGH, PLACE_LIMIT, Then, side_index};
 use super::drain::{drain, fail_overflowed, finish};
 use super::nic::{Fetched, LOOPBACK_LIMIT, Nic, RxSlot, Shared, TX_HIGH};
@@ -131,7 +132,7 @@ pub fn operations(nic: &mut Nic, shared: &mut Shared, key: ContextKey, now: Nano
         }
         count += 1;
         if let Some(end) = context.ops.pop_front().and_then(|op| op.end) {
-            if end.then == Then::Placed {
+            if end.then != Then::Send {
                 context.placing -= 1;
             }
             shared.ends.push((end, std::mem::take(&mut context.worst)));
@@ -155,9 +156,13 @@ pub fn operations(nic: &mut Nic, shared: &mut Shared, key: ContextKey, now: Nano
         match end.then {
             // The engine never hears of it: nothing is acknowledged, refused or sent any more. `placing` keeps its count, so
             // that mapped memory of the same QP is not placed past the gap.
-            Then::Placed if moved == Moved::Gone => {}
-            Then::Placed => {
-                let outcome = if fault { Outcome::Fault } else { Outcome::Done };
+            Then::Placed | Then::Executed { .. } if moved == Moved::Gone => {}
+            Then::Placed | Then::Executed { .. } => {
+                let outcome = match end.then {
+                    _ if fault => Outcome::Fault,
+                    Then::Executed { at } => Outcome::Value(atomic::value(&end, at)),
+                    _ => Outcome::Done,
+                };
                 if let Some(qp) = nic.qps.get_mut(end.qp) {
                     let placing = &mut qp.placing[side_index(end.side)];
                     *placing = placing.saturating_sub(1);

@@ -16,6 +16,8 @@ use std::thread::{self, Thread};
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
 
+use super::atomic::{AtomicOp, ProgramLock};
+
 /// Which way the bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
@@ -23,6 +25,11 @@ pub enum Direction {
     Fetch,
     /// From a packet into the program.
     Place,
+    /// Compare and swap of 8 bytes. The packet's bytes are 16: what is to be there, which what was there replaces, and what is
+    /// stored.
+    CompareSwap,
+    /// Fetch and add of 8 bytes: what is added, which what was there replaces.
+    FetchAdd,
 }
 
 /// How a piece ended. Of several, the greatest counts.
@@ -47,7 +54,7 @@ pub struct Piece {
     pub len: u32,
     /// Address in the program.
     pub addr: u64,
-    /// The packet's bytes. Valid, and not touched by the lcore, until the outcome is back.
+    /// The packet's bytes: `len`, or 16 for atomics. Valid, and not touched by the lcore, until the outcome is back.
     pub buf: *mut u8,
 }
 
@@ -108,9 +115,10 @@ pub struct MemHelper {
 
 impl MemHelper {
     /// Starts the thread on one of `cpus` (none: on those of the caller). `mem` is the program's `/proc/self/mem`; `context`
-    /// tells the threads apart by name.
+    /// tells the threads apart by name. Atomics take the lock of the program.
     pub fn start(
         mem: OwnedFd,
+        lock: Arc<ProgramLock>,
         lcore: Arc<LcoreWake>,
         cpus: Arc<[usize]>,
         context: u64,
@@ -128,7 +136,8 @@ impl MemHelper {
             .spawn(move || {
                 restrict_to(&cpus);
                 crate::lcore::slice::shorten();
-                run(&mine, &mem, if cpus.is_empty() { 0 } else { IDLE_YIELDS });
+                let idle_yields = if cpus.is_empty() { 0 } else { IDLE_YIELDS };
+                run(&mine, &mem, &lock, idle_yields);
             })?;
         Ok(MemHelper {
             shared,
@@ -183,7 +192,7 @@ fn restrict_to(cpus: &[usize]) {
     }
 }
 
-fn run(shared: &Shared, mem: &OwnedFd, idle_yields: u32) {
+fn run(shared: &Shared, mem: &OwnedFd, lock: &ProgramLock, idle_yields: u32) {
     let mut idle = 0;
     let mut batch: Vec<Piece> = Vec::with_capacity(JOIN);
     loop {
@@ -215,6 +224,11 @@ fn run(shared: &Shared, mem: &OwnedFd, idle_yields: u32) {
         idle = 0;
         let mut at = 0;
         while at < batch.len() {
+            if let Some(outcome) = atomic(mem, lock, &batch[at]) {
+                let _ = shared.outcomes.push(outcome);
+                at += 1;
+                continue;
+            }
             let end = join_end(&batch, at);
             let done = transfer(mem, &batch[at..end]);
             for outcome in done {
@@ -240,6 +254,25 @@ fn join_end(batch: &[Piece], start: usize) -> usize {
         end += 1;
     }
     end
+}
+
+/// Executes a piece that is an atomic.
+fn atomic(mem: &OwnedFd, lock: &ProgramLock, piece: &Piece) -> Option<Moved> {
+    let operands = piece.buf.cast::<[u64; 2]>();
+    let op = match piece.direction {
+        Direction::Fetch | Direction::Place => return None,
+        // SAFETY: 16 bytes are valid until the outcome is reported (see `Piece`); they need no alignment.
+        Direction::CompareSwap => unsafe {
+            let [compare, swap] = operands.read_unaligned();
+            AtomicOp::CompareSwap { compare, swap }
+        },
+        // SAFETY: as above.
+        Direction::FetchAdd => unsafe { AtomicOp::FetchAdd(operands.read_unaligned()[0]) },
+    };
+    let (moved, before) = super::atomic::execute(mem, lock, piece.addr, op);
+    // SAFETY: as above.
+    unsafe { piece.buf.cast::<u64>().write_unaligned(before) };
+    Some(moved)
 }
 
 /// Moves the pieces, neighbours in the program, with as few system calls as it takes. Yields for each piece how it
@@ -277,9 +310,7 @@ fn transfer(mem: &OwnedFd, pieces: &[Piece]) -> impl Iterator<Item = Moved> + us
                 Direction::Fetch => {
                     libc::preadv(mem.as_raw_fd(), iov.as_ptr(), count as libc::c_int, offset)
                 }
-                Direction::Place => {
-                    libc::pwritev(mem.as_raw_fd(), iov.as_ptr(), count as libc::c_int, offset)
-                }
+                _ => libc::pwritev(mem.as_raw_fd(), iov.as_ptr(), count as libc::c_int, offset),
             }
         };
         if n < 0 && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted {
@@ -335,7 +366,7 @@ mod tests {
             sleeping: AtomicU32::new(0),
             eventfd,
         });
-        MemHelper::start(mem.into(), wake, Arc::new([]), 1).unwrap()
+        MemHelper::start(mem.into(), Arc::default(), wake, Arc::new([]), 1).unwrap()
     }
 
     fn wait(h: &MemHelper) -> Moved {
@@ -377,6 +408,39 @@ mod tests {
         h.kick();
         assert_eq!(wait(&h), Moved::Done);
         assert_eq!(back, program);
+    }
+
+    #[test]
+    fn atomics_are_executed_in_their_turn() {
+        let h = helper();
+        let mut word = Box::new(0u64);
+        let addr = &raw mut *word as u64;
+        let mut seven = 7u64.to_ne_bytes();
+        let mut operands = [[3u64, 0], [10, 99], [0, 1]];
+        let directions = [
+            Direction::FetchAdd,
+            Direction::CompareSwap,
+            Direction::CompareSwap,
+        ];
+        assert!(h.push(Piece {
+            direction: Direction::Place,
+            len: 8,
+            addr,
+            buf: seven.as_mut_ptr()
+        }));
+        for (direction, operands) in directions.into_iter().zip(&mut operands) {
+            let buf = operands.as_mut_ptr().cast();
+            assert!(h.push(Piece {
+                direction,
+                len: 8,
+                addr,
+                buf
+            }));
+        }
+        h.kick();
+        assert_eq!([(); 4].map(|()| wait(&h)), [Moved::Done; 4]);
+        assert_eq!(operands.map(|o| o[0]), [7, 10, 99]);
+        assert_eq!(std::hint::black_box(&*word), &99);
     }
 
     #[test]

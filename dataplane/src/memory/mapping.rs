@@ -11,8 +11,9 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, compiler_fence};
+use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
+use super::atomic::AtomicOp;
 use super::guard::{self, Guarded};
 
 const PAGE: u64 = 4096;
@@ -275,6 +276,36 @@ impl Mapping {
     }
 }
 
+impl Mapping {
+    /// The 8 bytes at `offset` as a word that the program's own atomics see as one. `None` if they are not in the mapping,
+    /// or their address is no multiple of 8.
+    fn word(&self, offset: usize) -> Option<&AtomicU64> {
+        if offset % 8 != 0 || offset > self.len || self.len - offset < 8 {
+            return None;
+        }
+        // SAFETY: in bounds and aligned (the mapping begins with a page); the reference does not outlive the mapping. Other
+        // threads here touch the bytes by raw copies, of one lcore's thread, and the program is another process.
+        Some(unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) })
+    }
+
+    /// Executes `op` on the word at `offset` at once; what was there before. `None` as for [`Mapping::read`], or if the
+    /// address is no multiple of 8; what was done then was done to zero pages that nobody sees.
+    #[inline]
+    pub fn execute(&self, offset: usize, op: AtomicOp) -> Option<u64> {
+        let word = self.word(offset)?;
+        let before = match op {
+            AtomicOp::CompareSwap { compare, swap } => {
+                let done = word.compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst);
+                done.unwrap_or_else(|found| found)
+            }
+            AtomicOp::FetchAdd(add) => word.fetch_add(add, Ordering::SeqCst),
+            AtomicOp::Store(value) => word.swap(value, Ordering::SeqCst),
+        };
+        compiler_fence(Ordering::SeqCst);
+        (!self.is_dead()).then_some(before)
+    }
+}
+
 /// `MADV_POPULATE_WRITE` (Linux 5.14): as if each page were written, without a change.
 const MADV_POPULATE_WRITE: libc::c_int = 23;
 
@@ -349,6 +380,25 @@ pub mod tests {
         let mut seen = [0; 6];
         assert!(b.read(0, &mut seen));
         assert_eq!(&seen, b" pages");
+    }
+
+    #[test]
+    fn words_are_changed_at_once_and_only_whole_aligned_ones() {
+        let file = MemoryFile::adopt(memfd(4096, 0)).unwrap();
+        let mapping = Mapping::new(&file, 0, 4096, String::new()).unwrap();
+        let swap = |compare, swap| AtomicOp::CompareSwap { compare, swap };
+        assert_eq!(mapping.execute(8, AtomicOp::FetchAdd(5)), Some(0));
+        assert_eq!(mapping.execute(8, swap(4, 9)), Some(5));
+        assert_eq!(mapping.execute(8, swap(5, 9)), Some(5));
+        assert_eq!(mapping.execute(8, AtomicOp::Store(u64::MAX)), Some(9));
+        assert_eq!(mapping.execute(8, AtomicOp::FetchAdd(2)), Some(u64::MAX));
+        let mut bytes = [0; 8];
+        assert!(mapping.read(8, &mut bytes));
+        assert_eq!(u64::from_ne_bytes(bytes), 1);
+        for offset in [1, 4, 4089, 4096, usize::MAX - 7] {
+            assert_eq!(mapping.execute(offset, AtomicOp::Store(1)), None);
+        }
+        assert!(mapping.execute(4088, AtomicOp::Store(1)).is_some());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Reaching memory that programs share with the daemon or let it into.
 
+mod atomic;
 mod context_file;
 mod guard;
 pub mod helper;
@@ -7,6 +8,7 @@ mod mapping;
 pub(crate) mod memfd;
 mod reach;
 
+pub use atomic::{AtomicOp, ProgramLock};
 pub use context_file::ContextFile;
 pub use mapping::{Mapping, MappingError, MemoryFile};
 pub use reach::{Range, Reach, Window};

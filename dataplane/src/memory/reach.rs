@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use super::atomic::AtomicOp;
 use super::mapping::Mapping;
 
 /// Pages of a program that are mapped here.
@@ -36,6 +37,12 @@ impl Window<'_> {
     #[inline]
     pub fn read(&self, into: &mut [u8]) -> bool {
         self.mapping.read(self.offset, into)
+    }
+
+    /// Executes `op` on the 8 bytes that begin the piece; what was there before. `None` as for [`Mapping::execute`].
+    #[inline]
+    pub fn execute(&self, op: AtomicOp) -> Option<u64> {
+        self.mapping.execute(self.offset, op)
     }
 
     /// Copies bytes in. False as for [`Mapping::write`].

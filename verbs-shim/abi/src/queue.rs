@@ -81,6 +81,42 @@ impl SendWr {
     pub fn atomic_rkey(&self) -> u32 {
         self.union[3] as u32
     }
+    /// FLUSH: bytes of the range.
+    pub fn flush_length(&self) -> u32 {
+        self.union[1] as u32
+    }
+    /// FLUSH: remote key.
+    pub fn flush_rkey(&self) -> u32 {
+        (self.union[1] >> 32) as u32
+    }
+    /// FLUSH: placement types, bits of `enum ibv_placement_type`.
+    pub fn flush_type(&self) -> u8 {
+        self.union[2] as u8
+    }
+    /// FLUSH: selectivity (`enum ibv_selectivity_level`).
+    pub fn flush_level(&self) -> u8 {
+        (self.union[2] >> 8) as u8
+    }
+    /// BIND_MW: bytes of the window; its first is [`SendWr::remote_addr`].
+    pub fn mw_length(&self) -> u64 {
+        self.union[1]
+    }
+    /// BIND_MW: lkey of the region.
+    pub fn mw_region(&self) -> u32 {
+        self.union[2] as u32
+    }
+    /// BIND_MW: present key of the window.
+    pub fn mw_rkey(&self) -> u32 {
+        (self.union[2] >> 32) as u32
+    }
+    /// BIND_MW: new key of the window.
+    pub fn mw_new_rkey(&self) -> u32 {
+        self.union[3] as u32
+    }
+    /// BIND_MW: rights (`enum ibv_access_flags`).
+    pub fn mw_access(&self) -> u32 {
+        (self.union[3] >> 32) as u32
+    }
     /// UD: destination QPN.
     pub fn ud_remote_qpn(&self) -> u32 {
         self.union[0] as u32

@@ -47,7 +47,9 @@ pub(super) fn request(record: &PostMortem) -> Diagnosis {
     match record.cause {
         Cause::LocalKey(error) => {
             let right = match op {
-                Some(WrOpcode::Read) => Access::LOCAL_WRITE,
+                Some(WrOpcode::Read | WrOpcode::CmpSwap | WrOpcode::FetchAdd) => {
+                    Access::LOCAL_WRITE
+                }
                 _ => Access::LOCAL_READ,
             };
             let (sentence, remedy) = key(&whose, "lkey", error, right);
@@ -65,6 +67,11 @@ pub(super) fn request(record: &PostMortem) -> Diagnosis {
             "no-read-credits",
             format!("{whose} can never be sent, since max_rd_atomic of the queue pair is 0"),
             "set max_rd_atomic to 1 or more when the queue pair goes to RTS",
+        ),
+        Cause::TooLong if op.is_some_and(WrOpcode::is_atomic) => Diagnosis::certain(
+            "atomic-length",
+            format!("{whose} has no room for the 8 bytes that were there before"),
+            "give it one scatter/gather entry of 8 bytes",
         ),
         Cause::TooLong => Diagnosis::certain(
             "too-long",

@@ -8,6 +8,7 @@ mod local;
 mod refused;
 mod responder;
 mod retries;
+mod window;
 
 use core::fmt;
 
@@ -59,6 +60,9 @@ pub fn diagnose(record: &PostMortem) -> Diagnosis {
         | Cause::BadRequest
         | Cause::TooLong
         | Cause::NoReadCredits => local::request(record),
+        Cause::Bind(error) | Cause::LocalInvalidate(error) | Cause::RemoteInvalidate(error) => {
+            window::refused(record, error)
+        }
         _ => responder::refusal(record),
     }
 }
@@ -80,6 +84,8 @@ fn operation(op: Option<WrOpcode>) -> &'static str {
         Some(CmpSwap | FetchAdd) => "atomic",
         Some(LocalInv) => "local invalidate",
         Some(BindMw) => "memory window bind",
+        Some(Flush) => "FLUSH",
+        Some(AtomicWrite) => "ATOMIC WRITE",
     }
 }
 
@@ -90,6 +96,8 @@ fn flag(right: Access) -> &'static str {
         Access::REMOTE_WRITE => "IBV_ACCESS_REMOTE_WRITE",
         Access::REMOTE_READ => "IBV_ACCESS_REMOTE_READ",
         Access::REMOTE_ATOMIC => "IBV_ACCESS_REMOTE_ATOMIC",
+        Access::FLUSH_GLOBAL => "IBV_ACCESS_FLUSH_GLOBAL",
+        Access::FLUSH_PERSISTENT => "IBV_ACCESS_FLUSH_PERSISTENT",
         _ => "IBV_ACCESS_*",
     }
 }
@@ -126,7 +134,16 @@ fn key(whose: &str, name: &str, error: AccessError, right: Access) -> (String, S
             ),
             format!("register the memory with {} too", flag(right)),
         ),
-        AccessError::Full(_) => (format!("{whose}: {error}"), "register fewer regions".into()),
+        AccessError::WrongQp(key) => (
+            format!(
+                "{whose} names {name} {key:#010x}, a memory window of type 2 that another queue pair has bound"
+            ),
+            "bind the window on the queue pair whose peer is to use it, or use one of type 1"
+                .into(),
+        ),
+        AccessError::Full(_) | AccessError::WindowsBound(_) => {
+            (format!("{whose}: {error}"), "register fewer regions".into())
+        }
     }
 }
 

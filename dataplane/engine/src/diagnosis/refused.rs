@@ -68,8 +68,24 @@ fn look_there(record: &PostMortem, what: &str) -> String {
 fn access(record: &PostMortem, request: &FailedRequest) -> Diagnosis {
     let right = match request.op {
         Some(WrOpcode::Read) => "IBV_ACCESS_REMOTE_READ",
+        Some(op) if op.is_atomic() => "IBV_ACCESS_REMOTE_ATOMIC",
+        Some(WrOpcode::Flush) => "the IBV_ACCESS_FLUSH_* that was asked for",
         _ => "IBV_ACCESS_REMOTE_WRITE",
     };
+    if request.op == Some(WrOpcode::SendInv) {
+        return Diagnosis::certain(
+            "remote-invalidate",
+            format!(
+                "{} refused to invalidate the key that a SEND names (NAK remote access error): it is no memory window of \
+                 type 2 that its queue pair has bound",
+                peer(record)
+            ),
+            look_there(
+                record,
+                "compare invalidate_rkey with the key of the peer's last bind",
+            ),
+        );
+    }
     Diagnosis::certain(
         "remote-access",
         format!(
@@ -114,6 +130,16 @@ fn invalid(record: &PostMortem, op: Option<WrOpcode>, len: u64) -> Diagnosis {
                 record,
                 "set both on the peer's queue pair (INIT and RTR), or lower max_rd_atomic here",
             ),
+        ),
+        Some(op) if op.is_atomic() => Diagnosis::likely(
+            "atomic-not-allowed",
+            format!(
+                "{peer} refused an atomic as invalid: likely qp_access_flags of its queue pair lack \
+                 IBV_ACCESS_REMOTE_ATOMIC, the address is no multiple of 8, or its max_dest_rd_atomic is below the \
+                 max_rd_atomic {} of this one",
+                record.attr.max_rd_atomic
+            ),
+            look_there(record, "set both on the peer's queue pair (INIT and RTR)"),
         ),
         Some(op @ (WrOpcode::Write | WrOpcode::WriteImm))
             if !full || !succeeded(op) && !only_small_passed =>

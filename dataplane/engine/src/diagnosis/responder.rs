@@ -24,19 +24,15 @@ pub(super) fn refusal(record: &PostMortem) -> Diagnosis {
         Cause::TooManyReads { limit } => Diagnosis::certain(
             "too-many-reads",
             format!(
-                "{peer} had more READs outstanding than max_dest_rd_atomic of this queue pair allows ({limit})"
+                "{peer} had more READs and atomics outstanding than max_dest_rd_atomic of this queue pair allows ({limit})"
             ),
             "set max_dest_rd_atomic here at least to max_rd_atomic of the peer",
         ),
         Cause::QpRight(right) => Diagnosis::certain(
             "qp-access-flags",
             format!(
-                "{peer} asked for a {}, which qp_access_flags of this queue pair do not allow",
-                if right == Access::REMOTE_READ {
-                    "READ"
-                } else {
-                    "WRITE"
-                }
+                "{peer} asked for {}, which qp_access_flags of this queue pair do not allow",
+                with_article(right)
             ),
             format!("set {} when the queue pair goes to INIT", flag(right)),
         ),
@@ -47,15 +43,21 @@ pub(super) fn refusal(record: &PostMortem) -> Diagnosis {
             error,
             ..
         } => {
-            let what = if right == Access::REMOTE_READ {
-                "READ"
-            } else {
-                "WRITE"
-            };
-            let whose = format!("a {what} of {peer} ({len} bytes at {addr:#x})");
+            let what = with_article(right);
+            let whose = format!("{what} of {peer} ({len} bytes at {addr:#x})");
             let (sentence, remedy) = key(&whose, "rkey", error, right);
             Diagnosis::certain("remote-key", sentence, remedy)
         }
+        Cause::Misaligned(va) => Diagnosis::certain(
+            "misaligned-atomic",
+            format!("{peer} asked for an atomic at {va:#x}, which is no multiple of 8"),
+            "put what atomics are for on addresses that are multiples of 8",
+        ),
+        Cause::FlushKind(feth) => Diagnosis::certain(
+            "flush-kind",
+            format!("{peer} asked for a FLUSH of a kind that does not exist (FETH {feth:#010x})"),
+            "the peer breaks the protocol: capture the connection with `roceline capture` and report it there",
+        ),
         Cause::ReceiveTooShort { got, space } => Diagnosis::certain(
             "receive-too-short",
             format!("{peer} sent at least {got} bytes, but {receive} holds {space}"),
@@ -98,5 +100,15 @@ pub(super) fn refusal(record: &PostMortem) -> Diagnosis {
             ),
             "keep memory mapped until its region is deregistered",
         ),
+    }
+}
+
+/// What it takes a right for.
+fn with_article(right: Access) -> &'static str {
+    match right {
+        Access::REMOTE_READ => "a READ",
+        Access::REMOTE_WRITE => "a WRITE",
+        Access::REMOTE_ATOMIC => "an atomic",
+        _ => "a FLUSH",
     }
 }

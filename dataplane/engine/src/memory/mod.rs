@@ -1,9 +1,11 @@
-//! Memory regions as the transport sees them: keys, ranges, protection domains and access rights.
+//! Memory regions, and windows into them, as the transport sees them: keys, ranges, protection domains and access rights.
 //! How the bytes are reached is the caller's affair.
 
 mod table;
+mod window;
 
 pub use table::MrTable;
+pub use window::{Binding, MwInfo, WindowError, WindowType};
 
 /// Access rights of a region or QP, bits as in `enum ibv_access_flags`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,6 +20,14 @@ impl Access {
     pub const REMOTE_READ: Access = Access(4);
     /// Peers may use atomics.
     pub const REMOTE_ATOMIC: Access = Access(8);
+    /// Windows may be bound to the region.
+    pub const MW_BIND: Access = Access(1 << 4);
+    /// The first byte is named 0.
+    pub const ZERO_BASED: Access = Access(1 << 5);
+    /// Peers may FLUSH for visibility.
+    pub const FLUSH_GLOBAL: Access = Access(1 << 8);
+    /// Peers may FLUSH for persistence.
+    pub const FLUSH_PERSISTENT: Access = Access(1 << 9);
     /// Only local reading: every region allows it.
     pub const LOCAL_READ: Access = Access(0);
 
@@ -76,4 +86,10 @@ pub enum AccessError {
     /// The table is full.
     #[error("no memory region left: {0} are registered")]
     Full(u32),
+    /// A window of type 2 that another QP has bound.
+    #[error("key {0:#x} is that of a memory window which another queue pair has bound")]
+    WrongQp(u32),
+    /// The region cannot go while windows are bound to it.
+    #[error("{0} memory windows are bound to the memory region: invalidate or free them first")]
+    WindowsBound(u32),
 }

@@ -1,53 +1,77 @@
-//! The table of memory regions: keys in, checked slices out.
+//! The table of memory regions and windows: keys in, checked slices out.
 //!
 //! A key is `index << 8 | variant`. A freed index rests in a FIFO quarantine and comes back with another
 //! variant, so a stale key names nothing for a long time. The engine owns the table; registration
-//! happens between bursts, [`MrTable::check`] is the only call of the hot loop.
+//! happens between bursts, [`MrTable::check`] and [`MrTable::check_remote`] are the calls of the hot loop.
 
 use std::collections::VecDeque;
 
-use super::{Access, AccessError, MrAttr, MrInfo};
+use super::{Access, AccessError, MrAttr, MrInfo, WindowType};
 use crate::descriptor::MemSlice;
+use crate::verbs::QpId;
 
 /// Freed indices that wait, at least, before the oldest of them is used again.
 const QUARANTINE: usize = 1024;
 /// Index 0 is not used, so that no key is 0.
 const FIRST_INDEX: u32 = 1;
 
+/// The QP of what every QP may use: no QP has this number.
+pub(super) const ANY_QP: u32 = u32::MAX;
+
+/// A region, or a window into one.
 #[derive(Clone, Copy)]
-struct Region {
-    /// 0 while free: no key is 0, so the one comparison in `check` covers both.
-    key: u32,
-    pd: u32,
-    iova: u64,
-    len: u64,
+pub(super) struct Region {
+    /// Names it in local requests. 0, which no key is, while the place is free, and for windows.
+    pub lkey: u32,
+    /// Names it in requests of peers. 0 while the place is free, and for windows that are not bound.
+    pub rkey: u32,
+    pub pd: u32,
+    /// The only QP whose peer may use it, or [`ANY_QP`].
+    pub qp: u32,
+    pub iova: u64,
+    pub len: u64,
     /// Program address minus iova.
-    delta: u64,
-    access: Access,
-    variant: u8,
+    pub delta: u64,
+    pub access: Access,
+    /// Index of the region whose memory it is: its own, or of the one that a window is bound to.
+    pub mr: u32,
+    /// Its key, bound or not; 0 while the place is free.
+    pub key: u32,
+    /// Windows that are bound to it.
+    pub windows: u32,
+    /// Set for a window.
+    pub window: Option<WindowType>,
+    pub variant: u8,
 }
 
-/// Memory regions of one engine.
+/// Memory regions and windows of one engine.
 pub struct MrTable {
-    regions: Vec<Region>,
+    pub(super) regions: Vec<Region>,
     quarantine: VecDeque<u32>,
     max: u32,
     live: u32,
+    pub(super) live_windows: u32,
     seed: u64,
 }
 
 impl MrTable {
-    /// A table for `max` regions. `seed` decides the variants of the keys.
+    /// A table for `max` regions and as many windows. `seed` decides the variants of the keys.
     pub fn new(max: u32, seed: u64) -> MrTable {
         // 24 bits of index, of which one is not used and QUARANTINE are kept in reserve.
-        let max = max.min((1 << 24) - FIRST_INDEX - QUARANTINE as u32);
+        let max = max.min(((1 << 24) - FIRST_INDEX - QUARANTINE as u32) / 2);
         MrTable {
             regions: Vec::new(),
             quarantine: VecDeque::new(),
             max,
             live: 0,
+            live_windows: 0,
             seed,
         }
+    }
+
+    /// Regions, and windows, at most.
+    pub(super) fn max(&self) -> u32 {
+        self.max
     }
 
     /// Regions registered now.
@@ -73,18 +97,21 @@ impl MrTable {
                 len: attr.len,
             });
         }
-        let slot = self.take_slot();
-        let index = slot + FIRST_INDEX;
-        let region = &mut self.regions[slot as usize];
-        region.variant = region.variant.wrapping_add(1);
-        let key = index << 8 | u32::from(region.variant);
+        let (index, key) = self.take_place();
+        let region = self.at_mut(index);
         *region = Region {
-            key,
+            lkey: key,
+            rkey: key,
             pd: attr.pd,
+            qp: ANY_QP,
             iova: attr.iova,
             len: attr.len,
             delta: attr.addr.wrapping_sub(attr.iova),
             access: attr.access,
+            mr: index,
+            key,
+            windows: 0,
+            window: None,
             variant: region.variant,
         };
         self.live += 1;
@@ -95,15 +122,17 @@ impl MrTable {
         })
     }
 
-    /// Takes a region out; its key names nothing from now on.
+    /// Takes a region out; its key names nothing from now on. Refused while windows are bound to it.
     pub fn deregister(&mut self, key: u32) -> Result<MrInfo, AccessError> {
-        let region = match self.regions.get_mut(slot_of(key)) {
-            Some(r) if r.key == key && key != 0 => r,
+        let region = match self.regions.get(slot_of(key)) {
+            Some(r) if r.lkey == key && key != 0 => r,
             _ => return Err(AccessError::UnknownKey(key)),
         };
-        region.key = 0;
+        if region.windows > 0 {
+            return Err(AccessError::WindowsBound(region.windows));
+        }
         let index = key >> 8;
-        self.quarantine.push_back(index - FIRST_INDEX);
+        self.give_back(index);
         self.live -= 1;
         Ok(MrInfo {
             index,
@@ -112,7 +141,8 @@ impl MrTable {
         })
     }
 
-    /// The memory behind `len` bytes at `addr` (an iova), if `key` belongs to `pd` and allows `access`.
+    /// The memory behind `len` bytes at `addr` (an iova), if `key` names a region of `pd` for local requests and allows
+    /// `access`.
     #[inline]
     pub fn check(
         &self,
@@ -122,34 +152,78 @@ impl MrTable {
         len: u32,
         access: Access,
     ) -> Result<MemSlice, AccessError> {
-        let region = match self.regions.get(slot_of(key)) {
-            Some(r) if r.key == key && key != 0 => r,
-            _ => return Err(AccessError::UnknownKey(key)),
-        };
-        if region.pd != pd {
-            return Err(AccessError::WrongPd(key));
+        match self.regions.get(slot_of(key)) {
+            Some(r) if r.lkey == key && key != 0 => r.slice(key, pd, addr, len, access),
+            _ => Err(AccessError::UnknownKey(key)),
         }
-        if !region.access.allows(access) {
-            return Err(AccessError::Denied(access.0));
+    }
+
+    /// The same for a request of the peer of QP `qp`: the key may also be a window's.
+    #[inline]
+    pub fn check_remote(
+        &self,
+        key: u32,
+        (pd, qp): (u32, QpId),
+        addr: u64,
+        len: u32,
+        access: Access,
+    ) -> Result<MemSlice, AccessError> {
+        let region = self.remote(key, qp)?;
+        region.slice(key, pd, addr, len, access)
+    }
+
+    /// Whether the peer of QP `qp` may do `access` in all of what `key` names.
+    pub fn check_whole(
+        &self,
+        key: u32,
+        (pd, qp): (u32, QpId),
+        access: Access,
+    ) -> Result<(), AccessError> {
+        let region = self.remote(key, qp)?;
+        region.slice(key, pd, region.iova, 0, access).map(drop)
+    }
+
+    #[inline]
+    fn remote(&self, key: u32, qp: QpId) -> Result<&Region, AccessError> {
+        match self.regions.get(slot_of(key)) {
+            Some(r) if r.rkey == key && key != 0 => {
+                if r.qp == ANY_QP || r.qp == qp.0 {
+                    Ok(r)
+                } else {
+                    Err(AccessError::WrongQp(key))
+                }
+            }
+            _ => Err(AccessError::UnknownKey(key)),
         }
-        // An address below the region wraps to an offset above its length.
-        let offset = addr.wrapping_sub(region.iova);
-        if offset > region.len || u64::from(len) > region.len - offset {
-            return Err(AccessError::Range {
-                addr,
-                len: u64::from(len),
-            });
-        }
-        Ok(MemSlice {
-            mr: key >> 8,
-            len,
-            addr: addr.wrapping_add(region.delta),
-        })
+    }
+
+    /// The object at an index that was given out.
+    pub(super) fn at_mut(&mut self, index: u32) -> &mut Region {
+        &mut self.regions[(index - FIRST_INDEX) as usize]
+    }
+
+    /// Index and key of a new object, whose place keeps its variant.
+    pub(super) fn take_place(&mut self) -> (u32, u32) {
+        let slot = self.take_slot();
+        let index = slot + FIRST_INDEX;
+        let region = &mut self.regions[slot as usize];
+        region.variant = region.variant.wrapping_add(1);
+        (index, index << 8 | u32::from(region.variant))
+    }
+
+    /// The object at `index` is no more.
+    pub(super) fn give_back(&mut self, index: u32) {
+        let region = self.at_mut(index);
+        region.key = 0;
+        region.lkey = 0;
+        region.rkey = 0;
+        region.window = None;
+        self.quarantine.push_back(index - FIRST_INDEX);
     }
 
     /// Fresh indices first, until enough freed ones have rested.
     fn take_slot(&mut self) -> u32 {
-        let fresh_left = self.regions.len() < self.max as usize + QUARANTINE;
+        let fresh_left = self.regions.len() < 2 * self.max as usize + QUARANTINE;
         if self.quarantine.len() > QUARANTINE || !fresh_left {
             if let Some(slot) = self.quarantine.pop_front() {
                 return slot;
@@ -157,20 +231,59 @@ impl MrTable {
         }
         let slot = self.regions.len() as u32;
         self.regions.push(Region {
-            key: 0,
+            lkey: 0,
+            rkey: 0,
             pd: 0,
+            qp: ANY_QP,
             iova: 0,
             len: 0,
             delta: 0,
             access: Access(0),
+            mr: 0,
+            key: 0,
+            windows: 0,
+            window: None,
             variant: first_variant(self.seed, slot),
         });
         slot
     }
 }
 
+impl Region {
+    /// Protection domain, rights and range; the key was found.
+    #[inline]
+    fn slice(
+        &self,
+        key: u32,
+        pd: u32,
+        addr: u64,
+        len: u32,
+        access: Access,
+    ) -> Result<MemSlice, AccessError> {
+        if self.pd != pd {
+            return Err(AccessError::WrongPd(key));
+        }
+        if !self.access.allows(access) {
+            return Err(AccessError::Denied(access.0));
+        }
+        // An address below the region wraps to an offset above its length.
+        let offset = addr.wrapping_sub(self.iova);
+        if offset > self.len || u64::from(len) > self.len - offset {
+            return Err(AccessError::Range {
+                addr,
+                len: u64::from(len),
+            });
+        }
+        Ok(MemSlice {
+            mr: self.mr,
+            len,
+            addr: addr.wrapping_add(self.delta),
+        })
+    }
+}
+
 #[inline]
-fn slot_of(key: u32) -> usize {
+pub(super) fn slot_of(key: u32) -> usize {
     (key >> 8).wrapping_sub(FIRST_INDEX) as usize
 }
 

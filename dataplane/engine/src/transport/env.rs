@@ -16,7 +16,7 @@ const LAST_EVENTS: usize = 8;
 
 /// The surroundings of a QP in one call.
 pub(crate) struct Env<'a> {
-    pub mrs: &'a MrTable,
+    pub mrs: &'a mut MrTable,
     pub timers: &'a mut TimerWheel,
     pub lists: &'a mut Lists,
     pub counters: &'a mut Counters,
@@ -51,7 +51,7 @@ macro_rules! env {
         let tx_end = Outputs::TX.min($tx_end);
         let events_end = Outputs::EVENTS.min($out.events.len() + Outputs::EVENTS_PER_CALL);
         Env {
-            mrs: &$engine.mrs,
+            mrs: &mut $engine.mrs,
             timers: &mut $engine.timers,
             lists: &mut $engine.lists,
             counters: &mut $engine.counters,

@@ -5,7 +5,7 @@ use super::env::{Env, env};
 use super::journal::Cause;
 use super::{Engine, requester, state};
 use crate::descriptor::Outputs;
-use crate::memory::{AccessError, MrAttr, MrInfo};
+use crate::memory::{AccessError, MrAttr, MrInfo, MwInfo, WindowType};
 use crate::time::Nanos;
 use crate::verbs::{AsyncKind, QpAttr, QpError, QpId, QpInit, QpState, QpType, mask};
 
@@ -15,7 +15,18 @@ impl Engine {
         self.mrs.register(attr)
     }
 
-    /// Takes a memory region out; slices that were given out before keep naming its index.
+    /// Makes a memory window; send requests bind it.
+    pub fn alloc_window(&mut self, pd: u32, kind: WindowType) -> Result<MwInfo, AccessError> {
+        self.mrs.alloc_window(pd, kind)
+    }
+
+    /// Frees a memory window, bound or not. False if there is none with that index.
+    pub fn dealloc_window(&mut self, index: u32) -> bool {
+        self.mrs.dealloc_window(index)
+    }
+
+    /// Takes a memory region out; slices that were given out before keep naming its index. Refused while windows are
+    /// bound to it.
     pub fn deregister(&mut self, lkey: u32) -> Result<MrInfo, AccessError> {
         self.mrs.deregister(lkey)
     }
@@ -105,7 +116,11 @@ impl Engine {
 
     /// Drops a QP and all it has.
     pub fn destroy_qp(&mut self, qp: QpId) -> Result<(), QpError> {
+        let has_windows = self.qps.get(qp).is_some_and(|qp| qp.cold.has_windows);
         let slot = self.qps.destroy(qp).ok_or(QpError::Unknown(qp.0))?;
+        if has_windows {
+            self.mrs.unbind_all_of(qp);
+        }
         self.timers.cancel(slot);
         Ok(())
     }

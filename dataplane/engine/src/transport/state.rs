@@ -172,7 +172,11 @@ pub(crate) fn apply(to: &mut QpAttr, from: &QpAttr, given: u32) {
         MIN_RNR_TIMER min_rnr_timer, DEST_QPN dest_qpn, EN_SQD_ASYNC_NOTIFY sqd_async_notify,
     }
     // Only the rights of peers mean something on a QP.
-    let remote = Access::REMOTE_WRITE.0 | Access::REMOTE_READ.0 | Access::REMOTE_ATOMIC.0;
+    let remote = Access::REMOTE_WRITE.0
+        | Access::REMOTE_READ.0
+        | Access::REMOTE_ATOMIC.0
+        | Access::FLUSH_GLOBAL.0
+        | Access::FLUSH_PERSISTENT.0;
     to.access = Access(to.access.0 & (remote | Access::LOCAL_WRITE.0));
 }
 

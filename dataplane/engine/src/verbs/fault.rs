@@ -16,7 +16,11 @@ pub enum Fault {
     BadRequest,
     /// A READ or atomic while `max_rd_atomic` is 0.
     NoReadCredits,
-    /// A send request longer than a message, or inline data, may be.
+    /// A memory window that cannot be bound so.
+    WindowBind,
+    /// A key that cannot be invalidated.
+    LocalInvalidate,
+    /// A send request longer than a message, or inline data, may be; an atomic without room for 8 bytes.
     TooLong,
     /// A send request names local memory that it may not use.
     LocalKey,
@@ -30,6 +34,8 @@ pub enum Fault {
     InvalidRequest,
     /// A request whose remote key, range, protection domain or right does not fit.
     RemoteAccess,
+    /// A SEND with invalidate of a key that cannot be invalidated.
+    RemoteInvalidate,
     /// A SEND longer than its receive request.
     SendTooLong,
     /// A receive request names memory that it may not use.
@@ -38,7 +44,7 @@ pub enum Fault {
     ReceiveEntries,
     /// Memory of a receive request that is registered and cannot be reached.
     ReceiveMemory,
-    /// Memory of a WRITE or READ that is registered at the responder and cannot be reached.
+    /// Memory of a WRITE, READ or atomic that is registered at the responder and cannot be reached.
     TargetMemory,
     /// A completion queue was full when the next completion came.
     CqOverflow,
@@ -111,7 +117,7 @@ const fn refused(fault: Fault, name: &'static str, nak: NakCode, clause: &'stati
 }
 
 /// The table, in the order of [`Fault`].
-pub const FAULTS: [FaultRow; 16] = {
+pub const FAULTS: [FaultRow; 19] = {
     use Fault::*;
     use WcStatus::*;
     [
@@ -123,13 +129,25 @@ pub const FAULTS: [FaultRow; 16] = {
         ),
         local(
             NoReadCredits,
-            "READ while `max_rd_atomic` is 0",
+            "READ or atomic while `max_rd_atomic` is 0",
             LocQpOpErr,
             "own: it could never be sent",
         ),
         local(
+            WindowBind,
+            "memory window bound against one of its rules",
+            MwBindErr,
+            "10.6.7, C10-72 to C10-75",
+        ),
+        local(
+            LocalInvalidate,
+            "invalidation of what is no bound window of type 2 of the QP",
+            LocQpOpErr,
+            "10.6.7, o10-37.2.26",
+        ),
+        local(
             TooLong,
-            "send request, or inline data, longer than may be",
+            "send request, or inline data, longer than may be; atomic without room for 8 bytes",
             LocLenErr,
             "9.9.2, 11.6.2",
         ),
@@ -167,8 +185,8 @@ pub const FAULTS: [FaultRow; 16] = {
             event: Some(AsyncKind::QpReqErr),
             ..refused(
                 InvalidRequest,
-                "request out of order, of a wrong length, of an operation or right that the QP does not have, or one \
-                 READ more than `max_dest_rd_atomic`",
+                "request out of order, of a wrong length, of an operation or right that the QP does not have, one READ \
+                 or atomic more than `max_dest_rd_atomic`, or an atomic at an address that is no multiple of 8",
                 NakCode::InvalidRequest,
                 "9.7.4.1, 9.9.3, 11.6.3",
             )
@@ -181,6 +199,16 @@ pub const FAULTS: [FaultRow; 16] = {
                 "request with a remote key, range, PD or right that does not fit",
                 NakCode::RemoteAccess,
                 "9.7.4.1.3, 9.9.3, 11.6.3",
+            )
+        },
+        FaultRow {
+            receive: Some(RemInvReqErr),
+            responder_counts: Some("resp_remote_access_errors"),
+            ..refused(
+                RemoteInvalidate,
+                "SEND with invalidate of what is no bound window of type 2 of the QP",
+                NakCode::RemoteAccess,
+                "9.7.4.1.3, see the ruling",
             )
         },
         FaultRow {
@@ -224,7 +252,7 @@ pub const FAULTS: [FaultRow; 16] = {
             event: Some(AsyncKind::QpFatal),
             ..refused(
                 TargetMemory,
-                "WRITE or READ whose registered memory cannot be reached",
+                "WRITE, READ or atomic whose registered memory cannot be reached",
                 NakCode::RemoteOperational,
                 "9.9.3, 11.6.3",
             )

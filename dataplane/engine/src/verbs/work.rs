@@ -28,6 +28,10 @@ pub enum WrOpcode {
     BindMw = 8,
     /// SEND with invalidate.
     SendInv = 9,
+    /// Wait until what was written before is visible at the peer.
+    Flush = 14,
+    /// Write of 8 bytes at once.
+    AtomicWrite = 15,
 }
 
 impl WrOpcode {
@@ -45,8 +49,30 @@ impl WrOpcode {
             7 => LocalInv,
             8 => BindMw,
             9 => SendInv,
+            14 => Flush,
+            15 => AtomicWrite,
             _ => return None,
         })
+    }
+
+    /// Answered by a response of its own, and by nothing else acknowledged: READ, atomics, ATOMIC WRITE, FLUSH. Each
+    /// takes one of `max_rd_atomic` (IBTA 9.7.7.1 for READs and atomics, A19.4 for the others).
+    #[inline]
+    pub const fn is_answered(self) -> bool {
+        use WrOpcode::*;
+        matches!(self, Read | CmpSwap | FetchAdd | Flush | AtomicWrite)
+    }
+
+    /// Compare and swap, or fetch and add.
+    #[inline]
+    pub const fn is_atomic(self) -> bool {
+        matches!(self, WrOpcode::CmpSwap | WrOpcode::FetchAdd)
+    }
+
+    /// Carried out at this end alone.
+    #[inline]
+    pub const fn is_local(self) -> bool {
+        matches!(self, WrOpcode::LocalInv | WrOpcode::BindMw)
     }
 }
 
@@ -70,17 +96,19 @@ pub struct SendWr {
     pub num_sge: u32,
     /// Slot of the WQE in the send queue; comes back in [`crate::Payload::Inline`].
     pub slot: u32,
-    /// Payload bytes: sum of the entries, or inline bytes. 2^31 or more is an error in its turn.
+    /// Payload bytes: sum of the entries, or inline bytes; FLUSH: bytes of the range. 2^31 or more is an error in its
+    /// turn.
     pub length: u64,
-    /// Immediate data (wire bytes in memory order), or the key to invalidate.
+    /// Immediate data (wire bytes in memory order); the key to invalidate; BIND_MW: the window's present key; FLUSH: the
+    /// FETH ([`crate::wire::Feth`]).
     pub imm_or_rkey: u32,
-    /// Remote key.
+    /// Remote key. BIND_MW: the window's new key.
     pub rkey: u32,
-    /// Remote address.
+    /// Remote address. BIND_MW: first byte of the window, as its region names it.
     pub remote_addr: u64,
-    /// Atomics: compare value or number to add.
+    /// Atomics: compare value or number to add. BIND_MW: bytes of the window.
     pub compare_add: u64,
-    /// Atomics: swap value.
+    /// Atomics: swap value. BIND_MW: the region's lkey in the low half, rights in the high one.
     pub swap: u64,
     /// UD: number of the address handle.
     pub ah: u32,
@@ -202,6 +230,8 @@ pub enum WcOpcode {
     FetchAdd = 4,
     BindMw = 5,
     LocalInv = 6,
+    Flush = 8,
+    AtomicWrite = 9,
     Recv = 128,
     RecvRdmaWithImm = 129,
 }

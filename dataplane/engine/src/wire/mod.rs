@@ -11,6 +11,7 @@ mod be;
 pub mod bth;
 pub mod deth;
 pub mod ethernet;
+pub mod feth;
 pub mod fuzz;
 mod gid;
 pub mod icrc;
@@ -27,6 +28,7 @@ mod template;
 pub mod udp;
 
 pub use aeth::{Aeth, NakCode, Syndrome};
+pub use feth::Feth;
 pub use gid::Gid;
 pub use icrc::IcrcState;
 pub use opcode::{HeaderSet, Opcode, OpcodeInfo, Operation, Position, Transport};

@@ -1,8 +1,8 @@
 //! BTH opcodes (IBTA volume 1, table "OpCode field"; congestion notification from annex A17): one
 //! table says all that depends on an opcode, so no code elsewhere asks twice.
 //!
-//! The table knows RC, UC, UD and CNP. RD and XRC do not exist here, nor do the FLUSH and
-//! ATOMIC WRITE extensions: a packet with such an opcode is malformed to this NIC.
+//! The table knows RC with the extensions FLUSH and ATOMIC WRITE (IBTA annex A19), UC, UD and CNP. RD and XRC do not
+//! exist here: a packet with such an opcode is malformed to this NIC.
 
 use core::fmt;
 
@@ -42,6 +42,10 @@ pub enum Operation {
     CompareSwap,
     /// Fetch and add.
     FetchAdd,
+    /// Write of 8 bytes at once.
+    AtomicWrite,
+    /// Request for an answer when what was written before is visible, or persistent.
+    Flush,
     /// Congestion notification.
     Cnp,
 }
@@ -73,31 +77,34 @@ impl Position {
 
 /// Extended headers that follow the BTH, a set of bits.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub struct HeaderSet(pub u8);
+pub struct HeaderSet(pub u16);
 
 impl HeaderSet {
     /// None.
     pub const NONE: HeaderSet = HeaderSet(0);
     /// Datagram extended transport header, 8 bytes.
     pub const DETH: HeaderSet = HeaderSet(1 << 0);
+    /// FLUSH extended transport header, 4 bytes.
+    pub const FETH: HeaderSet = HeaderSet(1 << 1);
     /// RDMA extended transport header, 16 bytes.
-    pub const RETH: HeaderSet = HeaderSet(1 << 1);
+    pub const RETH: HeaderSet = HeaderSet(1 << 2);
     /// ACK extended transport header, 4 bytes.
-    pub const AETH: HeaderSet = HeaderSet(1 << 2);
+    pub const AETH: HeaderSet = HeaderSet(1 << 3);
     /// Atomic extended transport header, 28 bytes.
-    pub const ATOMIC_ETH: HeaderSet = HeaderSet(1 << 3);
+    pub const ATOMIC_ETH: HeaderSet = HeaderSet(1 << 4);
     /// Atomic ACK extended transport header, 8 bytes.
-    pub const ATOMIC_ACK_ETH: HeaderSet = HeaderSet(1 << 4);
+    pub const ATOMIC_ACK_ETH: HeaderSet = HeaderSet(1 << 5);
     /// Immediate data, 4 bytes.
-    pub const IMM: HeaderSet = HeaderSet(1 << 5);
+    pub const IMM: HeaderSet = HeaderSet(1 << 6);
     /// Invalidate extended transport header, 4 bytes.
-    pub const IETH: HeaderSet = HeaderSet(1 << 6);
+    pub const IETH: HeaderSet = HeaderSet(1 << 7);
     /// The 16 reserved bytes of a congestion notification packet.
-    pub const CNP_RESERVED: HeaderSet = HeaderSet(1 << 7);
+    pub const CNP_RESERVED: HeaderSet = HeaderSet(1 << 8);
 
     /// Each header with its name and length, in wire order.
-    const ALL: [(HeaderSet, &'static str, u8); 8] = [
+    const ALL: [(HeaderSet, &'static str, u8); 9] = [
         (Self::DETH, "DETH", 8),
+        (Self::FETH, "FETH", 4),
         (Self::RETH, "RETH", 16),
         (Self::AETH, "AETH", 4),
         (Self::ATOMIC_ETH, "AtomicETH", 28),
@@ -164,7 +171,7 @@ pub struct OpcodeInfo {
 }
 
 impl OpcodeInfo {
-    /// For the responder: SEND, WRITE, READ request, atomic.
+    /// For the responder: SEND, WRITE, READ request, atomic, atomic write, flush.
     #[inline]
     pub const fn is_request(&self) -> bool {
         !self.is_response() && !matches!(self.operation, Operation::Cnp)
@@ -267,6 +274,8 @@ opcodes! {
     0x14 RC_FETCH_ADD          Rc FetchAdd     Only   false [ATOMIC_ETH];
     0x16 RC_SEND_LAST_INV      Rc Send         Last   true  [IETH];
     0x17 RC_SEND_ONLY_INV      Rc Send         Only   true  [IETH];
+    0x1c RC_FLUSH              Rc Flush        Only   false [FETH RETH];
+    0x1d RC_ATOMIC_WRITE       Rc AtomicWrite  Only   true  [RETH];
     0x20 UC_SEND_FIRST         Uc Send         First  true  [];
     0x21 UC_SEND_MIDDLE        Uc Send         Middle true  [];
     0x22 UC_SEND_LAST          Uc Send         Last   true  [];
@@ -335,9 +344,9 @@ mod tests {
             }
         }
         assert_eq!(known, Opcode::ALL.len());
-        // reserved, XRC, RD, and the extensions of the standard that this NIC lacks
+        // reserved, XRC, RD
         for raw in [
-            0x15, 0x18, 0x1c, 0x1d, 0x2c, 0x40, 0x60, 0x66, 0x80, 0x82, 0xa0, 0xff,
+            0x15, 0x18, 0x1b, 0x1e, 0x2c, 0x40, 0x60, 0x66, 0x80, 0x82, 0xa0, 0xff,
         ] {
             assert_eq!(Opcode::from_raw(raw), None, "{raw:#x}");
         }
@@ -377,6 +386,8 @@ mod tests {
             (Opcode::RC_READ_RESP_LAST, 4),
             (Opcode::RC_ATOMIC_ACK, 12),
             (Opcode::RC_CMP_SWAP, 28),
+            (Opcode::RC_FLUSH, 20),
+            (Opcode::RC_ATOMIC_WRITE, 16),
             (Opcode::UD_SEND_ONLY_IMM, 12),
             (Opcode::CNP, 16),
         ] {

@@ -2,7 +2,7 @@
 
 use super::be::{put_u64, u64_at};
 use super::{Gid, HeaderSet, Opcode, Psn};
-use super::{aeth, atomic_eth, deth, ieth, imm_dt, reth};
+use super::{aeth, atomic_eth, deth, feth, ieth, imm_dt, reth};
 
 /// Fields of the extended headers. Which of them are on the wire follows from the opcode
 /// ([`super::OpcodeInfo::headers`]); the others are zero.
@@ -18,7 +18,7 @@ pub struct ExtHeaders {
     pub aeth: u32,
     /// ImmDt (wire bytes in memory order), or IETH rkey.
     pub imm_or_rkey: u32,
-    /// DETH: Q_Key.
+    /// DETH: Q_Key. FETH: the header as a number ([`feth::Feth::from_raw`]).
     pub qkey: u32,
     /// DETH: source QPN.
     pub src_qpn: u32,
@@ -75,6 +75,9 @@ impl ExtHeaders {
             ext.qkey = deth.qkey;
             ext.src_qpn = deth.src_qpn;
         }
+        if set.has(HeaderSet::FETH) {
+            ext.qkey = feth::parse(take(&mut rest)?);
+        }
         if set.has(HeaderSet::RETH) {
             let reth = reth::Repr::parse(take(&mut rest)?);
             ext.va = reth.va;
@@ -116,6 +119,9 @@ impl ExtHeaders {
                 src_qpn: self.src_qpn,
             };
             deth.emit(take_mut(&mut rest)?);
+        }
+        if set.has(HeaderSet::FETH) {
+            feth::emit(self.qkey, take_mut(&mut rest)?);
         }
         if set.has(HeaderSet::RETH) {
             let reth = reth::Repr {

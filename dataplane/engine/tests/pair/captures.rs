@@ -4,10 +4,14 @@
 
 use std::collections::VecDeque;
 
-use roceline_engine::memory::{Access, MrAttr};
+use roceline_engine::memory::{Access, MrAttr, WindowType};
 use roceline_engine::verbs::*;
-use roceline_engine::wire::{Operation, Packet, Psn, Transport, parse};
-use roceline_engine::{AckPolicy, Engine, EngineConfig, Nanos, Outcome, Outputs, Side, TxDesc};
+use roceline_engine::wire::{
+    ExtHeaders, HeaderSet, Opcode, Operation, Packet, Psn, Transport, parse,
+};
+use roceline_engine::{
+    AckPolicy, Engine, EngineConfig, Nanos, Outcome, Outputs, PlaceKind, Side, TxDesc,
+};
 
 use crate::captured;
 use crate::node::{PD, Queues, default_attr};
@@ -25,6 +29,9 @@ struct End {
     /// Answers that are due.
     answers: VecDeque<TxDesc>,
     statuses: Vec<(bool, WcStatus)>,
+    /// What atomics are for, and the packet that came last.
+    word: u64,
+    received: Option<Packet>,
 }
 
 /// How a capture was made, as far as it matters here.
@@ -41,6 +48,8 @@ struct Setup {
     receive_after: usize,
     /// Packets that did not arrive.
     lost: &'static [usize],
+    /// WRITEs of the capture go through a window that the peer has bound.
+    window: bool,
     /// Status of the last send request.
     status: WcStatus,
 }
@@ -54,6 +63,7 @@ const USUAL: Setup = Setup {
     retry_cnt: 7,
     receive_after: 0,
     lost: &[],
+    window: false,
     status: WcStatus::Success,
 };
 
@@ -74,7 +84,7 @@ impl End {
             addr: BASE,
             iova: BASE,
             len: 1 << 20,
-            access: Access(7),
+            access: Access(0xf | Access::MW_BIND.0),
         };
         let lkey = engine.register(attr).expect("an empty table").lkey;
         let init = QpInit {
@@ -93,6 +103,8 @@ impl End {
             lkey,
             answers: VecDeque::new(),
             statuses: vec![],
+            word: 0x1122_3344_5566_7788,
+            received: None,
         }
     }
 
@@ -133,9 +145,13 @@ impl End {
             }
             self.out.clear();
             for p in places {
+                let outcome = match p.kind {
+                    PlaceKind::Atomic => Outcome::Value(self.execute()),
+                    _ => Outcome::Done,
+                };
                 let (queues, out) = (&mut self.queues, &mut self.out);
                 self.engine
-                    .placed(p.qp, p.epoch, p.side, Outcome::Done, now, queues, out);
+                    .placed(p.qp, p.epoch, p.side, outcome, now, queues, out);
             }
             for _ in 0..fetched {
                 self.engine.fetched(self.qp, 0, now, &mut self.out);
@@ -143,7 +159,39 @@ impl End {
         }
     }
 
+    fn execute(&mut self) -> u64 {
+        let packet = self.received.expect("an atomic");
+        let before = self.word;
+        match packet.opcode {
+            Opcode::RC_FETCH_ADD => self.word = before.wrapping_add(packet.ext.swap_add),
+            _ if before == packet.ext.compare => self.word = packet.ext.swap_add,
+            _ => {}
+        }
+        before
+    }
+
+    /// Binds a window of type 2 to everything; its key.
+    fn bind(&mut self) -> u32 {
+        let mw = self.engine.alloc_window(PD, WindowType::Two).expect("room");
+        let key = mw.rkey & !0xff | 0x13;
+        let rights = Access::REMOTE_WRITE.0;
+        let wr = SendWr {
+            opcode: Some(WrOpcode::BindMw),
+            imm_or_rkey: mw.rkey,
+            rkey: key,
+            remote_addr: BASE,
+            compare_add: 1 << 20,
+            swap: u64::from(self.lkey) | u64::from(rights) << 32,
+            ..SendWr::default()
+        };
+        self.engine.post_send(self.qp, &wr, &[]).expect("room");
+        self.engine.tx(1, Nanos::ZERO, &mut self.out);
+        self.settle(Nanos::ZERO);
+        key
+    }
+
     fn receive(&mut self, packet: &Packet, now: Nanos) {
+        self.received = Some(*packet);
         self.engine
             .rx(packet, 0, now, &mut self.queues, &mut self.out);
         self.settle(now);
@@ -168,9 +216,14 @@ impl End {
             solicited: message.solicited,
             num_sge: 1,
             length: message.len.into(),
-            imm_or_rkey: message.imm,
+            imm_or_rkey: match message.op {
+                WrOpcode::SendInv => remote_key,
+                _ => message.imm,
+            },
             rkey: if good_keys { remote_key } else { 0xbad_0000 },
             remote_addr: BASE,
+            compare_add: message.operands[0],
+            swap: message.operands[1],
             ..SendWr::default()
         };
         let sge = Sge {
@@ -188,6 +241,8 @@ struct Message {
     len: u32,
     imm: u32,
     solicited: bool,
+    /// Of an atomic, as [`SendWr`] has them.
+    operands: [u64; 2],
 }
 
 /// The messages that `from` sent, each once.
@@ -209,14 +264,24 @@ fn messages(packets: &[Packet], from: &Packet) -> Vec<Message> {
             let op = match info.operation {
                 Operation::Send => WrOpcode::Send,
                 Operation::Write => WrOpcode::Write,
+                Operation::CompareSwap => WrOpcode::CmpSwap,
+                Operation::FetchAdd => WrOpcode::FetchAdd,
                 _ => WrOpcode::Read,
             };
-            let len = if read { p.ext.dma_len } else { 0 };
+            let len = match op {
+                WrOpcode::Read => p.ext.dma_len,
+                _ if op.is_atomic() => 8,
+                _ => 0,
+            };
             list.push(Message {
                 op,
                 len,
                 imm: 0,
                 solicited: false,
+                operands: match op {
+                    WrOpcode::FetchAdd => [p.ext.swap_add, 0],
+                    _ => [p.ext.compare, p.ext.swap_add],
+                },
             });
         }
         let m = list
@@ -226,7 +291,9 @@ fn messages(packets: &[Packet], from: &Packet) -> Vec<Message> {
         m.solicited |= p.solicited;
         if p.ext.imm_or_rkey != 0 {
             m.imm = p.ext.imm_or_rkey;
+            let inv = p.opcode.info().headers.has(HeaderSet::IETH);
             m.op = match m.op {
+                WrOpcode::Send if inv => WrOpcode::SendInv,
                 WrOpcode::Send => WrOpcode::SendImm,
                 WrOpcode::Write => WrOpcode::WriteImm,
                 other => other,
@@ -239,29 +306,41 @@ fn messages(packets: &[Packet], from: &Packet) -> Vec<Message> {
 /// What must be equal.
 fn shape(p: &Packet) -> String {
     format!(
-        "{:?} psn={:x} A={} SE={} pay={} dmalen={} imm={:x} aeth={:08x}",
+        "{:?} psn={:x} A={} SE={} pay={} dmalen={} imm={:x} aeth={:08x} operands={:x},{:x}",
         p.opcode,
         p.psn.get(),
         p.ack_req,
         p.solicited,
         p.payload_len,
         p.ext.dma_len,
-        p.ext.imm_or_rkey,
-        p.ext.aeth
+        immediate(p.opcode, &p.ext),
+        p.ext.aeth,
+        p.ext.swap_add,
+        p.ext.compare
     )
+}
+
+/// Keys are the programs' own.
+fn immediate(opcode: Opcode, ext: &ExtHeaders) -> u32 {
+    match opcode.info().headers.has(HeaderSet::IMM) {
+        true => ext.imm_or_rkey,
+        false => 0,
+    }
 }
 
 fn shape_of(d: &TxDesc) -> String {
     format!(
-        "{:?} psn={:x} A={} SE={} pay={} dmalen={} imm={:x} aeth={:08x}",
+        "{:?} psn={:x} A={} SE={} pay={} dmalen={} imm={:x} aeth={:08x} operands={:x},{:x}",
         d.opcode,
         d.psn.get(),
         d.ack_req,
         d.solicited,
         d.len,
         d.ext.dma_len,
-        d.ext.imm_or_rkey,
-        d.ext.aeth
+        immediate(d.opcode, &d.ext),
+        d.ext.aeth,
+        d.ext.swap_add,
+        d.ext.compare
     )
 }
 
@@ -292,7 +371,10 @@ fn play(name: &str, setup: Setup) {
     ends[0].connect(&first, ids[1], psns, &setup);
     ends[1].connect(&back, ids[0], [psns[1], psns[0]], &setup);
     for (i, from) in [first, back].iter().enumerate() {
-        let key = ends[1 - i].lkey;
+        let key = match setup.window && i == 0 {
+            true => ends[1 - i].bind(),
+            false => ends[1 - i].lkey,
+        };
         for m in messages(&packets, from) {
             ends[i].post(&m, key, setup.good_keys);
         }
@@ -322,6 +404,9 @@ fn play(name: &str, setup: Setup) {
             // The programs' addresses and keys are the only things that differ.
             arriving.ext.va = desc.ext.va;
             arriving.ext.rkey = desc.ext.rkey;
+            if arriving.opcode.info().headers.has(HeaderSet::IETH) {
+                arriving.ext.imm_or_rkey = desc.ext.imm_or_rkey;
+            }
         }
         ends[1 - from].receive(&arriving, time);
     }
@@ -420,8 +505,15 @@ fn setup(name: &str) -> Result<Setup, &'static str> {
         "app_ud_pingpong" | "ud_bad_qkey" | "ud_send" | "ud_send_imm" => {
             return Err("datagrams");
         }
-        "rc_cmp_swap" | "rc_fetch_add" => return Err("atomics"),
-        "rc_send_with_inv" => return Err("memory windows and SEND with invalidate"),
+        "rc_cmp_swap" | "rc_fetch_add" => Setup {
+            access: Access(0xe),
+            ..USUAL
+        },
+        "rc_send_with_inv" => Setup {
+            window: true,
+            status: WcStatus::RemAccessErr,
+            ..USUAL
+        },
         // The connection manager's datagrams in `cm_*` are left out; their RC packets are replayed.
         _ => USUAL,
     })
@@ -441,5 +533,5 @@ fn every_capture_of_an_operation_that_exists_is_replayed() {
             Err(operation) => waiting.push((name, operation)),
         }
     }
-    assert_eq!((replayed, waiting.len()), (38, 7), "{waiting:?}");
+    assert_eq!((replayed, waiting.len()), (41, 4), "{waiting:?}");
 }

@@ -1,6 +1,7 @@
 //! Two engines under virtual time: random programs over bad links and slow memory, and the rules of the
 //! transport one by one.
 
+mod atomic_model;
 #[path = "../captures/mod.rs"]
 mod captured;
 mod captures;

@@ -1,8 +1,9 @@
 //! The simulated memory of a program: one array, addressed like a process, with an allocator that never
 //! gives a byte back and leaves guard bytes between allocations.
 
-use roceline_engine::MemSlice;
 use roceline_engine::verbs::Sge;
+use roceline_engine::wire::{ExtHeaders, Opcode};
+use roceline_engine::{MemSlice, Outcome, PlaceKind};
 
 use crate::rng::Rng;
 
@@ -37,6 +38,14 @@ impl Memory {
         self.next += len as usize + 16;
         assert!(self.next <= self.bytes.len(), "the test needs more memory");
         BASE + at as u64
+    }
+
+    /// 8 bytes whose address is a multiple of 8, with this value.
+    pub fn alloc_word(&mut self, value: u64) -> u64 {
+        self.next = self.next.next_multiple_of(8);
+        let at = self.alloc(8);
+        self.write(at, &value.to_ne_bytes());
+        at
     }
 
     /// `len` bytes in up to `max` pieces, some of which may be empty.
@@ -109,6 +118,48 @@ impl Memory {
             at += s.len as usize;
         }
         assert_eq!(at, data.len(), "slices hold exactly the payload");
+    }
+
+    /// The 8 bytes at `addr` as a number.
+    pub fn word(&self, addr: u64) -> u64 {
+        let bytes = self.read(addr, 8);
+        u64::from_ne_bytes(bytes.try_into().expect("8 bytes"))
+    }
+
+    /// Does what a placement asks for.
+    pub fn carry_out(
+        &mut self,
+        kind: PlaceKind,
+        opcode: Opcode,
+        ext: &ExtHeaders,
+        slices: &[MemSlice],
+        payload: &[u8],
+    ) -> Outcome {
+        match kind {
+            PlaceKind::Payload | PlaceKind::Datagram => self.place(slices, payload),
+            PlaceKind::AtomicAck => self.place(slices, &ext.compare.to_ne_bytes()),
+            PlaceKind::AtomicWrite | PlaceKind::Atomic => {
+                let [slice] = slices else {
+                    panic!("one slice, not {slices:?}");
+                };
+                assert_eq!((slice.len, slice.addr % 8), (8, 0));
+                if kind == PlaceKind::AtomicWrite {
+                    assert_eq!(payload.len(), 8);
+                    self.write(slice.addr, payload);
+                    return Outcome::Done;
+                }
+                let before = self.word(slice.addr);
+                let after = match opcode {
+                    Opcode::RC_FETCH_ADD => before.wrapping_add(ext.swap_add),
+                    Opcode::RC_CMP_SWAP if before == ext.compare => ext.swap_add,
+                    Opcode::RC_CMP_SWAP => before,
+                    other => panic!("{other:?} is no atomic"),
+                };
+                self.write(slice.addr, &after.to_ne_bytes());
+                return Outcome::Value(before);
+            }
+        }
+        Outcome::Done
     }
 
     /// Whether every byte outside the given pieces is as it was at the start.

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use roceline_engine::memory::{Access, MrAttr, MrInfo};
 use roceline_engine::verbs::*;
-use roceline_engine::wire::{Gid, Psn};
+use roceline_engine::wire::{ExtHeaders, Gid, Opcode, Psn};
 use roceline_engine::{
-    Engine, EngineConfig, MemSlice, Nanos, Outcome, Outputs, Payload, Side, TxDesc,
+    Engine, EngineConfig, MemSlice, Nanos, Outcome, Outputs, Payload, PlaceKind, Side, TxDesc,
 };
 
 use crate::ledger::{Books, causes};
@@ -56,6 +56,9 @@ struct Placing {
     payload: Vec<u8>,
     ready_at: Nanos,
     fault: bool,
+    kind: PlaceKind,
+    opcode: Opcode,
+    ext: ExtHeaders,
 }
 
 /// What the caller of the engine knows of a QP.
@@ -98,7 +101,7 @@ impl Node {
         let mut engine = Engine::new(config);
         let memory = Memory::new(memory);
         let (addr, len) = memory.extent();
-        let access = Access(Access::LOCAL_WRITE.0 | Access::REMOTE_WRITE.0 | Access::REMOTE_READ.0);
+        let access = Access(0xf | Access::MW_BIND.0 | Access::FLUSH_GLOBAL.0);
         let attr = MrAttr {
             pd: PD,
             addr,
@@ -304,10 +307,16 @@ impl Node {
             self.out.clear();
             for p in places {
                 let (ready_at, fault) = self.roll(now, true);
-                let payload = self.burst[p.packet as usize].payload[..p.len as usize].to_vec();
+                let frame = &self.burst[p.packet as usize];
+                let (kind, opcode, ext) = (p.kind, frame.opcode, frame.ext);
+                let len = frame.payload.len().min(p.len as usize);
+                let payload = frame.payload[..len].to_vec();
                 let (epoch, slices) = (p.epoch, at(p.first, p.count));
                 let queue = &mut self.connection(p.qp).placing[p.side as usize];
                 queue.push_back(Placing {
+                    kind,
+                    opcode,
+                    ext,
                     epoch,
                     slices,
                     payload,
@@ -351,11 +360,10 @@ impl Node {
                     let outcome = if p.fault {
                         Outcome::Fault
                     } else {
-                        Outcome::Done
+                        let (slices, payload) = (&p.slices, &p.payload);
+                        self.memory
+                            .carry_out(p.kind, p.opcode, &p.ext, slices, payload)
                     };
-                    if !p.fault {
-                        self.memory.place(&p.slices, &p.payload);
-                    }
                     let (queues, out) = (&mut self.queues, &mut self.out);
                     self.engine
                         .placed(qp, p.epoch, side, outcome, now, queues, out);
@@ -480,7 +488,7 @@ pub const RTS: u32 = RC_STEPS[2].1;
 /// What most tests use.
 pub fn default_attr() -> QpAttr {
     QpAttr {
-        access: Access(Access::REMOTE_WRITE.0 | Access::REMOTE_READ.0),
+        access: Access(0xe | Access::FLUSH_GLOBAL.0),
         path_mtu: Mtu::M1024,
         timeout: 5,
         retry_cnt: 7,

@@ -187,6 +187,7 @@ impl Quotas {
             max_qp: least(Resource::Qps, limits.max_qp),
             max_cq: least(Resource::Cqs, limits.max_cq),
             max_mr: least(Resource::Mrs, limits.max_mr),
+            max_mw: least(Resource::Mws, limits.max_mw),
             max_pd: least(Resource::Pds, limits.max_pd),
             max_channels: least(Resource::Channels, limits.max_channels),
             ..limits
@@ -229,7 +230,8 @@ pub fn of_a_program(limits: &DeviceLimits, resource: Resource) -> u64 {
         Resource::Mrs => limits.max_mr.into(),
         Resource::Cqs => limits.max_cq.into(),
         Resource::Qps => limits.max_qp.into(),
-        Resource::Srqs | Resource::Ahs | Resource::Mws => limits.max_other.into(),
+        Resource::Mws => limits.max_mw.into(),
+        Resource::Srqs | Resource::Ahs => limits.max_other.into(),
         Resource::Channels => limits.max_channels.into(),
         Resource::MemoryObjects => limits.max_memory_objects.into(),
         Resource::Mappings => limits.max_mappings.into(),

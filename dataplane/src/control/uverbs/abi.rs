@@ -73,6 +73,11 @@ plain! {
     /// REG_MR.
     RegMrResp, 12 { mr_handle: u32, lkey: u32, rkey: u32, }
 
+    /// ALLOC_MW.
+    AllocMw, 16 { response: u64, pd_handle: u32, mw_type: u8, reserved: [u8; 3], }
+    /// ALLOC_MW.
+    AllocMwResp, 8 { mw_handle: u32, rkey: u32, }
+
     /// CREATE_CQ.
     CreateCq, 32 {
         response: u64, user_handle: u64, cqe: u32, comp_vector: u32, comp_channel: i32, reserved: u32,

@@ -18,6 +18,19 @@ use crate::nic::NicInfo;
 const CAP_SYS_IMAGE_GUID: u32 = 1 << 11;
 /// `IB_UVERBS_DEVICE_RC_RNR_NAK_GEN`.
 const CAP_RC_RNR_NAK_GEN: u32 = 1 << 12;
+/// `IB_UVERBS_DEVICE_MEM_WINDOW`: windows of type 1.
+const CAP_MEM_WINDOW: u32 = 1 << 17;
+/// `IB_UVERBS_DEVICE_MEM_MGT_EXTENSIONS`: local and remote invalidation.
+const CAP_MEM_MGT_EXTENSIONS: u32 = 1 << 21;
+/// `IB_UVERBS_DEVICE_MEM_WINDOW_TYPE_2B`.
+const CAP_MEM_WINDOW_TYPE_2B: u32 = 1 << 24;
+/// `IB_UVERBS_DEVICE_FLUSH_GLOBAL`, in the longer flags.
+const CAP_EX_FLUSH_GLOBAL: u64 = 1 << 38;
+/// `IB_UVERBS_DEVICE_ATOMIC_WRITE`, in the longer flags.
+const CAP_EX_ATOMIC_WRITE: u64 = 1 << 40;
+/// `IB_ATOMIC_HCA`: atomic among the operations of the device. In mapped memory atomics are so for the program's CPUs too,
+/// but a program cannot choose (docs/memory.md).
+const ATOMIC_HCA: u32 = 1;
 /// `IB_UVERBS_PCF_IP_BASED_GIDS`, which ib_core adds for every RoCE port.
 const PORT_IP_BASED_GIDS: u32 = 1 << 26;
 /// `IB_UVERBS_QPF_GRH_REQUIRED`, likewise.
@@ -76,7 +89,9 @@ pub fn ex_query_device(context: &mut Context, call: &Call<'_>) -> Result<Answer,
     let full = size_of::<QueryDeviceResp>() + size_of::<ExQueryDeviceTail>();
     let tail = ExQueryDeviceTail {
         response_length: call.core_out().min(full) as u32,
-        device_cap_flags_ex: base.device_cap_flags.into(),
+        device_cap_flags_ex: u64::from(base.device_cap_flags)
+            | CAP_EX_FLUSH_GLOBAL
+            | CAP_EX_ATOMIC_WRITE,
         ..Default::default()
     };
     Ok(call.answer(&[base.as_bytes(), tail.as_bytes()].concat(), &[]))
@@ -94,7 +109,11 @@ fn device_response(nic: &NicInfo, limits: &DeviceLimits) -> QueryDeviceResp {
         vendor_part_id: limits::VENDOR_PART_ID,
         max_qp: limits.max_qp,
         max_qp_wr: limits.max_qp_wr,
-        device_cap_flags: CAP_SYS_IMAGE_GUID | CAP_RC_RNR_NAK_GEN,
+        device_cap_flags: CAP_SYS_IMAGE_GUID
+            | CAP_RC_RNR_NAK_GEN
+            | CAP_MEM_WINDOW
+            | CAP_MEM_MGT_EXTENSIONS
+            | CAP_MEM_WINDOW_TYPE_2B,
         max_sge: limits.max_sge,
         max_sge_rd: limits.max_sge,
         max_cq: limits.max_cq,
@@ -104,7 +123,9 @@ fn device_response(nic: &NicInfo, limits: &DeviceLimits) -> QueryDeviceResp {
         max_qp_rd_atom: rd_atom,
         max_res_rd_atom: rd_atom.saturating_mul(limits.max_qp),
         max_qp_init_rd_atom: rd_atom,
-        // atomic_cap and what is not supported (UD, SRQ, MW, multicast, ...) stay 0.
+        atomic_cap: ATOMIC_HCA,
+        max_mw: limits.max_mw,
+        // What is not supported (UD, SRQ, multicast, ...) stays 0.
         max_pkeys: PKEY_TABLE_LEN as u16,
         local_ca_ack_delay: limits.local_ca_ack_delay,
         phys_port_cnt: 1,

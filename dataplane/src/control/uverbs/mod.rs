@@ -13,6 +13,7 @@
 pub mod abi;
 mod cq;
 mod device;
+mod mw;
 mod objects;
 mod qp;
 mod qp_attr;
@@ -78,9 +79,9 @@ static METHODS: [Option<Method>; 41] = [
     absent("REREG_MR"),
     absent("QUERY_MR"),
     method("DEREG_MR", 4, 0, objects::dereg_mr),
-    absent("ALLOC_MW (memory windows)"),
-    absent("BIND_MW (memory windows)"),
-    absent("DEALLOC_MW (memory windows)"),
+    method("ALLOC_MW", 16, 8, mw::alloc_mw),
+    absent("BIND_MW (the provider posts a send request instead)"),
+    method("DEALLOC_MW", 4, 0, mw::dealloc_mw),
     method("CREATE_COMP_CHANNEL", 8, 4, device::create_comp_channel),
     method("CREATE_CQ", 32, 8, cq::create_cq),
     method("RESIZE_CQ", 16, 8, cq::resize_cq),

@@ -10,20 +10,15 @@ use crate::control::error::CommandError;
 use crate::control::quota::{Charge, Resource};
 use crate::lcore::message::{Command, Reply};
 
-/// Rights that a region can have: local write, remote write, remote read, remote atomic.
-const ACCESS_RIGHTS: u32 = 0xf;
-/// `IBV_ACCESS_MW_BIND`: windows may be bound to it; harmless, as there are no windows yet.
-const ACCESS_MW_BIND: u32 = 1 << 4;
+/// Rights that a region can have: local write, remote write, remote read, remote atomic, binding of windows, FLUSH for
+/// visibility; and the name 0 for its first byte.
+const ACCESS_RIGHTS: u32 = 0xf | Access::MW_BIND.0 | Access::ZERO_BASED.0 | Access::FLUSH_GLOBAL.0;
 /// `IBV_ACCESS_HUGETLB`: a hint.
 const ACCESS_HUGETLB: u32 = 1 << 7;
 /// `IB_ACCESS_OPTIONAL`: a driver may ignore these (relaxed ordering is one).
 const ACCESS_OPTIONAL: u32 = 0x3ff0_0000;
-/// `IBV_ACCESS_ZERO_BASED`.
-const ACCESS_ZERO_BASED: u32 = 1 << 5;
 /// `IBV_ACCESS_ON_DEMAND`.
 const ACCESS_ON_DEMAND: u32 = 1 << 6;
-/// `IBV_ACCESS_FLUSH_GLOBAL` and `_PERSISTENT`.
-const ACCESS_FLUSH: u32 = 3 << 8;
 
 pub fn alloc_pd(context: &mut Context, call: &Call<'_>) -> Result<Answer, CommandError> {
     context.ready()?;
@@ -45,17 +40,17 @@ pub fn dealloc_pd(context: &mut Context, call: &Call<'_>) -> Result<Answer, Comm
 
 /// ib_core's checks (`ib_check_mr_access`, `ib_uverbs_reg_mr`) on what a program may ask for.
 fn access(flags: u32) -> Result<Access, CommandError> {
-    let known = ACCESS_RIGHTS | ACCESS_MW_BIND | ACCESS_HUGETLB | ACCESS_OPTIONAL;
-    let refused = ACCESS_ZERO_BASED | ACCESS_ON_DEMAND | ACCESS_FLUSH;
-    if flags & !(known | refused) != 0 {
+    let persistent = Access::FLUSH_PERSISTENT.0;
+    let known = ACCESS_RIGHTS | ACCESS_HUGETLB | ACCESS_OPTIONAL;
+    if flags & !(known | ACCESS_ON_DEMAND | persistent) != 0 {
         return Err(CommandError::AccessBits(flags));
     }
     if flags & ACCESS_ON_DEMAND != 0 {
         return Err(CommandError::Unsupported("on-demand paging"));
     }
-    if flags & refused != 0 {
+    if flags & persistent != 0 {
         return Err(CommandError::Unsupported(
-            "a zero-based or flushable memory region",
+            "a memory region that can be flushed for persistence",
         ));
     }
     let access = Access(flags & ACCESS_RIGHTS);
@@ -75,12 +70,15 @@ pub fn reg_mr(context: &mut Context, call: &Call<'_>) -> Result<Answer, CommandE
 fn register(context: &mut Context, call: &Call<'_>) -> Result<Answer, CommandError> {
     context.ready()?;
     let request: RegMr = call.request()?;
-    let (addr, len, iova) = (request.start, request.length, request.hca_va);
+    let (addr, len, mut iova) = (request.start, request.length, request.hca_va);
     // ib_core compares offsets in a page, as hardware translates page by page.
     if (addr ^ iova) & 0xfff != 0 {
         return Err(CommandError::IovaOffset { addr, iova });
     }
     let access = access(request.access_flags)?;
+    if access.allows(Access::ZERO_BASED) {
+        iova = 0;
+    }
     let pd = context.pd(request.pd_handle)?;
     let limits = context.limits();
     if len > limits.max_mr_size {
@@ -149,14 +147,17 @@ mod tests {
     fn access_flags_follow_ib_core() {
         assert_eq!(access(0).unwrap(), Access(0));
         assert_eq!(access(0b111).unwrap(), Access(0b111));
-        // Relaxed ordering, a huge page hint and window binding are no rights.
-        assert_eq!(access(1 | 1 << 20 | 1 << 7 | 1 << 4).unwrap(), Access(1));
+        // Relaxed ordering and a huge page hint are no rights.
+        assert_eq!(access(1 | 1 << 20 | 1 << 7).unwrap(), Access(1));
+        // Binding windows, zero base and FLUSH for visibility are.
+        let all = 0xf | 1 << 4 | 1 << 5 | 1 << 8;
+        assert_eq!(access(all).unwrap(), Access(all));
         for remote in [2, 8, 2 | 4] {
             assert_eq!(access(remote).unwrap_err().errno(), libc::EINVAL);
         }
         assert_eq!(access(1 << 30).unwrap_err().errno(), libc::EINVAL);
         assert_eq!(access(1 << 10).unwrap_err().errno(), libc::EINVAL);
-        for unsupported in [1 << 5, 1 << 6, 1 << 8, 1 << 9] {
+        for unsupported in [1 << 6, 1 << 9] {
             assert_eq!(
                 access(1 | unsupported).unwrap_err().errno(),
                 libc::EOPNOTSUPP

@@ -36,7 +36,8 @@ pub fn decode(context: &Context, request: &ModifyQp) -> Result<QpAttr, CommandEr
     }
     if set(mask::ACCESS_FLAGS) {
         // A QP's rights are the remote ones; local write is often given along and means nothing.
-        attr.access = Access(request.qp_access_flags & 0xf);
+        let rights = 0xf | Access::FLUSH_GLOBAL.0 | Access::FLUSH_PERSISTENT.0;
+        attr.access = Access(request.qp_access_flags & rights);
     }
     if set(mask::PKEY_INDEX) {
         if request.pkey_index != 0 {

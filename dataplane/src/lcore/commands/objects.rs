@@ -3,7 +3,7 @@
 
 use std::sync::mpsc::SyncSender;
 
-use roceline_engine::memory::MrAttr;
+use roceline_engine::memory::{AccessError, MrAttr, WindowType};
 
 use super::{Failure, Served, failed};
 use crate::lcore::context::{Channel, ContextKey, Cq, Mr, Pd};
@@ -81,6 +81,43 @@ pub(super) fn set_reach(nic: &mut Nic, key: ContextKey, handle: u32, reach: Reac
     }
 }
 
+pub(super) fn alloc_mw(
+    nic: &mut Nic,
+    shared: &mut Shared,
+    key: ContextKey,
+    pd: u32,
+    kind: WindowType,
+) -> Served {
+    own_pd(shared, key, pd)?;
+    match nic.mws.alloc(&mut nic.engine, key, pd, kind) {
+        Ok(made) => {
+            own_pd(shared, key, pd)?.users += 1;
+            Ok(Reply::Mw {
+                handle: made.index,
+                rkey: made.rkey,
+            })
+        }
+        Err(error) => failed(libc::ENOMEM, error.to_string()),
+    }
+}
+
+pub(super) fn dealloc_mw(
+    nic: &mut Nic,
+    shared: &mut Shared,
+    key: ContextKey,
+    handle: u32,
+) -> Served {
+    match nic.mws.dealloc(&mut nic.engine, key, handle) {
+        Some(pd) => {
+            if let Some(pd) = shared.pds.get_mut(pd as usize) {
+                pd.users = pd.users.saturating_sub(1);
+            }
+            Ok(Reply::Done)
+        }
+        None => failed(libc::EINVAL, format!("MW handle {handle} does not exist")),
+    }
+}
+
 /// True if it is done, false if the reply comes later.
 pub(super) fn dereg_mr(
     nic: &mut Nic,
@@ -102,7 +139,9 @@ pub(super) fn dereg_mr(
     let Some(mr) = slot else { return Ok(true) };
     // From here no new operation can name the region; those under way still write to it, so the program may
     // not have it back yet.
-    let _ = nic.engine.deregister(mr.info.lkey);
+    if let Err(error @ AccessError::WindowsBound(_)) = nic.engine.deregister(mr.info.lkey) {
+        return failed(libc::EBUSY, error.to_string());
+    }
     if let Some(pd) = shared.pds.get_mut(mr.pd as usize) {
         pd.users = pd.users.saturating_sub(1);
     }

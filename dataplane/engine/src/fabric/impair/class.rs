@@ -96,6 +96,8 @@ const fn fixed(opcode: Opcode) -> ClassSet {
         Operation::ReadResponse => set.with(Class::ReadResponse),
         Operation::CompareSwap | Operation::FetchAdd => set.with(Class::Atomic),
         Operation::AtomicAck => set.with(Class::AtomicAck),
+        Operation::AtomicWrite => set.with(Class::AtomicWrite),
+        Operation::Flush => set.with(Class::Flush),
         Operation::Cnp => set.with(Class::Cnp),
         Operation::Ack => set,
     };
@@ -162,6 +164,8 @@ classes! {
     RnrNak "rnr-nak" "Negative acknowledgement for want of a receive request";
     Atomic "atomic" "Compare and swap, or fetch and add";
     AtomicAck "atomic-ack" "Answer to an atomic";
+    AtomicWrite "atomic-write" "Write of 8 bytes at once";
+    Flush "flush" "Request for an answer when what was written before is visible";
     Cnp "cnp" "Congestion notification packet";
     Data "data" "Packet that carries a message's bytes: SEND, WRITE, READ response";
     Request "request" "Any packet from requester to responder";

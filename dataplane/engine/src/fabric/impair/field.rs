@@ -134,6 +134,7 @@ fields! {
     Psn "psn" Bth, 72, 24, "BTH packet sequence number";
     QKey "qkey" Ext(HeaderSet::DETH), 0, 32, "DETH queue key";
     SrcQpn "src-qpn" Ext(HeaderSet::DETH), 40, 24, "DETH source QP number";
+    Flush "flush" Ext(HeaderSet::FETH), 26, 6, "FETH selectivity and placement type";
     Va "va" Ext(RETH_OR_ATOMIC), 0, 64, "RETH or AtomicETH remote address";
     RKey "rkey" Ext(RETH_OR_ATOMIC), 64, 32, "RETH or AtomicETH remote key";
     DmaLength "dma-length" Ext(HeaderSet::RETH), 96, 32, "RETH length of the message";

@@ -168,6 +168,8 @@ const EXCLUSIVE: [&[Class]; 4] = [
         Class::RnrNak,
         Class::Atomic,
         Class::AtomicAck,
+        Class::AtomicWrite,
+        Class::Flush,
         Class::Cnp,
     ],
     &[Class::Request, Class::Response, Class::Cnp],

@@ -1,7 +1,7 @@
 //! Why a queue pair went to ERR, as the state machine that found out knows it.
 
 use super::Kind;
-use crate::memory::{Access, AccessError};
+use crate::memory::{Access, AccessError, WindowError};
 use crate::verbs::Fault;
 use crate::wire::Opcode;
 use crate::wire::aeth::NakCode;
@@ -49,10 +49,14 @@ pub enum Cause {
     LocalMemory,
     /// Requester: an opcode that is not supported, or more entries than the QP allows.
     BadRequest,
-    /// Requester: longer than a message, or inline data, may be.
+    /// Requester: longer than a message, or inline data, may be; an atomic without room for 8 bytes.
     TooLong,
-    /// Requester: a READ while `max_rd_atomic` is 0.
+    /// Requester: a READ, or the like, while `max_rd_atomic` is 0.
     NoReadCredits,
+    /// Requester: a memory window cannot be bound so.
+    Bind(WindowError),
+    /// Requester: a key cannot be invalidated.
+    LocalInvalidate(WindowError),
 
     /// Responder: a packet that does not go on with the peer's message.
     PeerOrder(Opcode),
@@ -74,11 +78,15 @@ pub enum Cause {
         /// Payload bytes.
         got: u32,
     },
-    /// Responder: more READs at once than `max_dest_rd_atomic`.
+    /// Responder: more READs and atomics at once than `max_dest_rd_atomic`.
     TooManyReads {
         /// `max_dest_rd_atomic`.
         limit: u8,
     },
+    /// Responder: an atomic, or ATOMIC WRITE, at an address that is no multiple of 8.
+    Misaligned(u64),
+    /// Responder: a FLUSH of a kind that does not exist; the FETH.
+    FlushKind(u32),
     /// Responder: the QP's access flags lack this right.
     QpRight(Access),
     /// Responder: key, range, protection domain or right of a region.
@@ -101,6 +109,8 @@ pub enum Cause {
         /// Bytes of the receive request.
         space: u64,
     },
+    /// Responder: the key of a SEND with invalidate cannot be invalidated.
+    RemoteInvalidate(WindowError),
     /// Responder: a receive request names memory that it may not use.
     ReceiveKey(AccessError),
     /// Responder: a receive request with more entries than one may have.
@@ -125,13 +135,18 @@ impl Cause {
             Cause::BadRequest => Fault::BadRequest,
             Cause::TooLong => Fault::TooLong,
             Cause::NoReadCredits => Fault::NoReadCredits,
+            Cause::Bind(_) => Fault::WindowBind,
+            Cause::LocalInvalidate(_) => Fault::LocalInvalidate,
             Cause::PeerOrder(_)
             | Cause::PeerOperation(_)
             | Cause::PacketLength { .. }
             | Cause::MessageLength { .. }
             | Cause::TooManyReads { .. }
+            | Cause::Misaligned(_)
+            | Cause::FlushKind(_)
             | Cause::QpRight(_) => Fault::InvalidRequest,
             Cause::RemoteKey { .. } => Fault::RemoteAccess,
+            Cause::RemoteInvalidate(_) => Fault::RemoteInvalidate,
             Cause::ReceiveTooShort { .. } => Fault::SendTooLong,
             Cause::ReceiveKey(_) => Fault::ReceiveKey,
             Cause::ReceiveEntries(_) => Fault::ReceiveEntries,

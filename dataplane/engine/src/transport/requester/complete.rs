@@ -32,13 +32,17 @@ pub(crate) fn complete(qp: &mut Qp, env: &mut Env<'_>) {
             }
             break;
         }
-        if r.head == r.una_wqe || (w.is_read() && !placed) {
+        let answered = w.op.is_answered();
+        if r.head == r.una_wqe || (answered && !placed) {
             break;
         }
-        if w.is_read() {
+        if answered {
             r.reads_open -= 1;
         }
-        let size = w.len.min(qp.mtu());
+        let size = match w.op {
+            WrOpcode::Flush => 0,
+            _ => w.len.min(qp.mtu()),
+        };
         qp.cold.journal.succeeded(w.op, size);
         let r = &mut qp.req;
         if w.signaled {
@@ -102,6 +106,8 @@ fn wc_opcode(op: WrOpcode) -> WcOpcode {
         WrOpcode::FetchAdd => WcOpcode::FetchAdd,
         WrOpcode::LocalInv => WcOpcode::LocalInv,
         WrOpcode::BindMw => WcOpcode::BindMw,
+        WrOpcode::Flush => WcOpcode::Flush,
+        WrOpcode::AtomicWrite => WcOpcode::AtomicWrite,
     }
 }
 
@@ -113,7 +119,7 @@ pub(crate) fn drained(qp: &mut Qp, env: &mut Env<'_>) {
     }
 }
 
-/// The oldest placement of READ data ended.
+/// The oldest placement of an answer ended.
 pub(crate) fn placed(qp: &mut Qp, outcome: Outcome, env: &mut Env<'_>) {
     let r = &mut qp.req;
     if r.place_done == r.place_issued || outcome == Outcome::Pending {
@@ -138,12 +144,12 @@ pub(crate) fn placed(qp: &mut Qp, outcome: Outcome, env: &mut Env<'_>) {
 }
 
 impl Requester {
-    /// The READ to which a placement belongs.
+    /// The request to which a placement belongs.
     fn read_of(&self, number: u32) -> Option<u32> {
         let waiting = self.una_wqe.wrapping_sub(self.head);
         (0..=waiting)
             .map(|i| self.head.wrapping_add(i))
-            .filter(|&i| i != self.started && self.wqe(i).is_read())
+            .filter(|&i| i != self.started && self.wqe(i).op.is_answered())
             .find(|&i| i == self.una_wqe || self.wqe(i).place_end.wrapping_sub(number) as i32 > 0)
     }
 

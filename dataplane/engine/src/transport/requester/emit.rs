@@ -1,6 +1,6 @@
 //! Requests into packets: segmentation, AckReq, window, fence, READ credits.
 
-use super::{MAX_OUTSTANDING, SendWqe, Wait, complete};
+use super::{MAX_OUTSTANDING, SendWqe, Wait, answered, complete, local};
 use crate::descriptor::{NO_AH, Payload, Side, TxDesc};
 use crate::memory::Access;
 use crate::transport::env::Env;
@@ -18,17 +18,25 @@ pub(crate) fn emit(qp: &mut Qp, quota: usize, env: &mut Env<'_>) -> usize {
     if !qp.can_send() {
         return 0;
     }
-    let mut emitted = 0;
-    while emitted < quota && env.tx_room() && qp.req.has_unsent() {
+    let (mut emitted, mut local) = (0, 0);
+    while emitted + local < quota && env.tx_room() && qp.req.has_unsent() {
         if qp.req.cur == qp.req.started && !start(qp, env) {
             break;
+        }
+        let op = qp.req.wqe(qp.req.cur).op;
+        if op.is_local() {
+            // Carried out when it started.
+            qp.req.cur = qp.req.cur.wrapping_add(1);
+            local += 1;
+            continue;
         }
         if qp.req.outstanding() >= env.window {
             break;
         }
-        let sent = match qp.req.wqe(qp.req.cur).is_read() {
-            true => emit_read(qp, env),
-            false => emit_data(qp, env),
+        let sent = match op {
+            WrOpcode::Read => emit_read(qp, env),
+            _ if op.is_answered() => answered::emit(qp, env),
+            _ => emit_data(qp, env),
         };
         if !sent {
             break;
@@ -38,7 +46,7 @@ pub(crate) fn emit(qp: &mut Qp, quota: usize, env: &mut Env<'_>) -> usize {
     if emitted > 0 && qp.req.wait == Wait::None {
         qp.req.restart_ack_timer(env.now, env.timers, qp.slot);
     }
-    emitted
+    emitted + local
 }
 
 /// Gives the next request its PSNs, if it may start now and is sound.
@@ -49,18 +57,19 @@ fn start(qp: &mut Qp, env: &mut Env<'_>) -> bool {
     }
     let index = qp.req.started;
     let w = *qp.req.wqe(index);
-    if w.fence && qp.req.reads_open > 0 {
+    if w.fence && (qp.req.reads_open > 0 || (w.op.is_local() && qp.req.head != index)) {
         return false;
     }
     let error = match w.error {
         Some(WcStatus::LocLenErr) => Some(Cause::TooLong),
         Some(_) => Some(Cause::BadRequest),
+        None if w.op.is_local() => local::execute(qp, index, &w, env).err(),
         None => refuse(qp, index, &w, env),
     };
-    let psns = if error.is_some() {
-        0
-    } else {
-        qp.packets(w.len)
+    let psns = match w.op {
+        _ if error.is_some() || w.op.is_local() => 0,
+        WrOpcode::Flush => 1,
+        _ => qp.packets(w.len),
     };
     let r = &mut qp.req;
     let used = r.ahead(r.alloc);
@@ -78,20 +87,23 @@ fn start(qp: &mut Qp, env: &mut Env<'_>) -> bool {
         complete(qp, env);
         return false;
     }
-    if w.is_read() {
+    if w.op.is_answered() {
         r.reads_open += 1;
+    } else if w.op.is_local() {
+        r.skip_local();
+        complete(qp, env);
     }
     true
 }
 
 /// Why a request that is sound in itself may not start.
 fn refuse(qp: &Qp, index: u32, w: &SendWqe, env: &Env<'_>) -> Option<Cause> {
-    let access = if w.is_read() {
+    let access = if w.is_read() || w.op.is_atomic() {
         Access::LOCAL_WRITE
     } else {
         Access::LOCAL_READ
     };
-    if w.is_read() && qp.req.max_rd_atomic == 0 {
+    if w.op.is_answered() && qp.req.max_rd_atomic == 0 {
         return Some(Cause::NoReadCredits);
     }
     let sges = &qp.req.sges[qp.req.sge_range(index)];
@@ -114,6 +126,12 @@ fn opcode(op: WrOpcode, first: bool, last: bool) -> Opcode {
         Opcode::RC_SEND_LAST_IMM,
         Opcode::RC_SEND_ONLY_IMM,
     ];
+    const SEND_INV: [Opcode; 4] = [
+        Opcode::RC_SEND_MIDDLE,
+        Opcode::RC_SEND_FIRST,
+        Opcode::RC_SEND_LAST_INV,
+        Opcode::RC_SEND_ONLY_INV,
+    ];
     const WRITE: [Opcode; 4] = [
         Opcode::RC_WRITE_MIDDLE,
         Opcode::RC_WRITE_FIRST,
@@ -128,6 +146,7 @@ fn opcode(op: WrOpcode, first: bool, last: bool) -> Opcode {
     ];
     let table = match op {
         WrOpcode::SendImm => &SEND_IMM,
+        WrOpcode::SendInv => &SEND_INV,
         WrOpcode::Write => &WRITE,
         WrOpcode::WriteImm => &WRITE_IMM,
         _ => &SEND,
@@ -180,7 +199,7 @@ fn emit_data(qp: &mut Qp, env: &mut Env<'_>) -> bool {
         ext.rkey = w.rkey;
         ext.dma_len = w.len;
     }
-    if headers.has(HeaderSet::IMM) {
+    if headers.has(HeaderSet::IMM) || headers.has(HeaderSet::IETH) {
         ext.imm_or_rkey = w.imm;
     }
     let window_closes = r.outstanding() + 1 >= env.window;

@@ -6,12 +6,16 @@
 //! acknowledged), `snd` (next to emit; a retry sets it back to `una`), `max` (one past the newest ever
 //! emitted), `alloc` (for the next request that starts). They are compared by their distance from `una`.
 //!
+//! What is carried out here alone (`local`) takes no PSN: `una_wqe` never stays at such a request.
+//!
 //! A request that cannot succeed is given its error, and `stop` is set to it: nothing of it or behind it is
 //! emitted, and it completes in its turn, when those before it have.
 
 mod adaptive;
+mod answered;
 mod complete;
 mod emit;
+mod local;
 mod response;
 mod retry;
 mod unacknowledged;
@@ -63,7 +67,7 @@ pub(crate) struct SendWqe {
     pub rkey: u32,
     pub imm: u32,
     pub slot: u32,
-    /// READ: the placements that must be done, as a value of `Requester::place_issued`.
+    /// Answered requests: the placements that must be done, as a value of `Requester::place_issued`.
     pub place_end: u32,
     pub error: Option<WcStatus>,
     pub op: WrOpcode,
@@ -97,6 +101,12 @@ impl SendWqe {
     #[inline]
     pub fn is_read(&self) -> bool {
         matches!(self.op, WrOpcode::Read)
+    }
+
+    /// Bytes that its answer brings in packets of the path MTU; only a READ's has such.
+    #[inline]
+    pub fn read_len(&self) -> u32 {
+        if self.is_read() { self.len } else { 0 }
     }
 
     /// One past its last PSN.
@@ -142,11 +152,11 @@ pub(crate) struct Requester {
     capacity: u32,
     /// Packets emitted since the last that asked for an ACK.
     since_ack_req: u32,
-    /// READs emitted and not answered in full.
+    /// READs, and other requests that are answered, emitted and not answered in full.
     reads_out: u32,
     /// PSNs of those that are still to come.
     read_psns: u32,
-    /// READs started and not completed: what a fence waits for.
+    /// READs and the like started and not completed: what a fence waits for.
     reads_open: u32,
     place_issued: u32,
     place_done: u32,
@@ -185,6 +195,8 @@ pub(crate) struct Requester {
     max_inline: u32,
     ring: Box<[SendWqe]>,
     sges: Box<[Sge]>,
+    /// [`SendWr::compare_add`] and [`SendWr::swap`], of the few requests that have them.
+    operands: Box<[[u64; 2]]>,
 }
 
 impl Requester {
@@ -243,6 +255,7 @@ impl Requester {
             max_inline: init.max_inline,
             ring: vec![SendWqe::EMPTY; size as usize].into_boxed_slice(),
             sges: vec![Sge::default(); (size * max_sge) as usize].into_boxed_slice(),
+            operands: vec![[0; 2]; size as usize].into_boxed_slice(),
         };
         r.reset();
         r
@@ -320,28 +333,32 @@ impl Requester {
         if !self.has_room() {
             return Err(SqFull);
         }
+        let op = wr.opcode.unwrap_or(WrOpcode::Send);
+        // These have no payload, whatever entries came along.
+        let bare = op.is_local() || op == WrOpcode::Flush;
         let sges = sges.get(..wr.num_sge as usize).unwrap_or(sges);
         let too_many = wr.num_sge > self.max_sge || sges.len() < wr.num_sge as usize;
-        let len = match wr.inline {
+        let len = match wr.inline || bare {
             true => wr.length,
             false => sges.iter().map(|s| u64::from(s.length)).sum(),
         };
-        use WrOpcode::*;
-        let op = wr.opcode.unwrap_or(Send);
-        let supported = match op {
-            Send | SendImm | Write | WriteImm => wr.opcode.is_some(),
-            Read => self.reliable,
-            _ => false,
-        };
-        let error = if !supported || (wr.inline && op == Read) || (too_many && !wr.inline) {
+        let inline_answer = wr.inline && (op == WrOpcode::Read || op.is_atomic());
+        let no_entries = wr.inline || bare;
+        // Of UC: SENDs, WRITEs, and what is carried out here (IBTA 9.8.2.1 and table "Transport functions").
+        let supported = wr.opcode.is_some()
+            && (self.reliable || !(op.is_answered() || op == WrOpcode::SendInv));
+        let error = if !supported || inline_answer || (too_many && !no_entries) {
             Some(Cause::BadRequest)
-        } else if len > MAX_MESSAGE || (wr.inline && len > u64::from(self.max_inline)) {
+        } else if len > MAX_MESSAGE
+            || (wr.inline && len > u64::from(self.max_inline) && op != WrOpcode::AtomicWrite)
+            || answered::wrong_length(op, len)
+        {
             Some(Cause::TooLong)
         } else {
             None
         };
         let index = (self.tail & self.ring_mask) as usize;
-        let num_sge = if wr.inline || error.is_some() {
+        let num_sge = if no_entries || error.is_some() {
             0
         } else {
             sges.len()
@@ -351,7 +368,12 @@ impl Requester {
         self.ring[index] = SendWqe {
             wr_id: wr.wr_id,
             remote_addr: wr.remote_addr,
-            len: if error.is_some() { 0 } else { len as u32 },
+            len: match error {
+                Some(_) => 0,
+                // The original value, however much room there is for it.
+                None if op.is_atomic() => answered::ATOMIC_BYTES,
+                None => len as u32,
+            },
             first: Psn::new(0),
             psns: 0,
             rkey: wr.rkey,
@@ -366,6 +388,9 @@ impl Requester {
             fence: wr.fence,
             inline: wr.inline,
         };
+        if op.is_atomic() || op == WrOpcode::BindMw {
+            self.operands[index] = [wr.compare_add, wr.swap];
+        }
         self.tail = self.tail.wrapping_add(1);
         Ok(())
     }
@@ -385,6 +410,24 @@ impl Requester {
         let at = (index & self.ring_mask) as usize;
         let base = at * self.sge_stride as usize;
         base..base + usize::from(self.ring[at].num_sge)
+    }
+
+    /// The oldest unacknowledged request is acknowledged.
+    #[inline]
+    fn step_una_wqe(&mut self) {
+        self.una_wqe = self.una_wqe.wrapping_add(1);
+        self.skip_local();
+    }
+
+    /// Nothing comes back for what was carried out here.
+    #[inline]
+    fn skip_local(&mut self) {
+        while self.una_wqe != self.started
+            && self.wqe(self.una_wqe).op.is_local()
+            && !self.stopped_at(self.una_wqe)
+        {
+            self.una_wqe = self.una_wqe.wrapping_add(1);
+        }
     }
 
     /// PSNs from `una` to `psn`.

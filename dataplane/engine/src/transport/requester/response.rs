@@ -1,7 +1,8 @@
 //! Responses: ACKs, NAKs and READ responses move `una` forward or call for a retry.
 
+use super::answered::on_atomic_ack;
 use super::retry::{implied_nak, refused, rnr_nak, sequence_nak};
-use super::{Requester, complete};
+use super::{Requester, SendWqe, complete};
 use crate::descriptor::{Place, PlaceKind, Side};
 use crate::memory::Access;
 use crate::transport::env::{Env, count};
@@ -25,7 +26,7 @@ pub(crate) fn on_response(qp: &mut Qp, packet: &Packet, tag: u32, env: &mut Env<
     match packet.opcode.info().operation {
         Operation::ReadResponse => on_read_response(qp, packet, tag, env),
         Operation::Ack => on_ack(qp, packet, env),
-        // No atomic is ever sent.
+        Operation::AtomicAck => on_atomic_ack(qp, packet, tag, env),
         _ => count!(qp, env, rx_dropped),
     }
 }
@@ -62,7 +63,7 @@ fn on_ack(qp: &mut Qp, packet: &Packet, env: &mut Env<'_>) {
     }
 }
 
-/// All PSNs before `upto` are acknowledged, but a READ only by its responses: it holds `una` back.
+/// All PSNs before `upto` are acknowledged, but a READ or the like only by its own responses: it holds `una` back.
 /// Completes what that allows.
 pub(super) fn acknowledge(qp: &mut Qp, upto: Psn, env: &mut Env<'_>) {
     let r = &mut qp.req;
@@ -70,7 +71,7 @@ pub(super) fn acknowledge(qp: &mut Qp, upto: Psn, env: &mut Env<'_>) {
     let mut reached = 0;
     while reached < target && !r.stopped_at(r.una_wqe) {
         let w = r.wqe(r.una_wqe);
-        if w.is_read() {
+        if w.op.is_answered() {
             break;
         }
         let end = r.ahead(w.end());
@@ -79,7 +80,7 @@ pub(super) fn acknowledge(qp: &mut Qp, upto: Psn, env: &mut Env<'_>) {
             break;
         }
         reached = end;
-        r.una_wqe = r.una_wqe.wrapping_add(1);
+        r.step_una_wqe();
     }
     if reached > 0 {
         r.advance_una(reached);
@@ -115,30 +116,78 @@ impl Requester {
     }
 }
 
-fn on_read_response(qp: &mut Qp, packet: &Packet, tag: u32, env: &mut Env<'_>) {
+/// The request whose answer is due, if that is this one. Whatever it is, it acknowledges all before it.
+pub(super) fn in_turn(qp: &mut Qp, packet: &Packet, env: &mut Env<'_>) -> Option<(u32, SendWqe)> {
     acknowledge(qp, packet.psn, env);
     // `acknowledge` may have ended in an error.
     if !qp.can_send() {
-        return;
+        return None;
     }
-    let mtu = qp.mtu();
-    let r = &mut qp.req;
+    let r = &qp.req;
     let index = r.una_wqe;
     if r.stopped_at(index) || index == r.started {
         count!(qp, env, rx_dropped);
-        return;
+        return None;
     }
-    let w = *r.wqe(index);
     if r.una != packet.psn {
         // Responses are missing (IBTA 9.7.6: an implied NAK); what follows the gap is of no use.
         count!(qp, env, rx_dropped);
         implied_nak(qp, env);
-        return;
+        return None;
     }
-    let answered = r.una.sub(w.first.get()).get();
-    let offset = answered << qp.mtu_shift;
-    let rest = w.len - offset;
-    let last = answered + 1 == w.psns;
+    Some((index, *qp.req.wqe(index)))
+}
+
+/// The answer that was due is good; `last` if its request is answered in full.
+pub(super) fn answered(qp: &mut Qp, index: u32, last: bool, env: &mut Env<'_>) {
+    let r = &mut qp.req;
+    // Sent in this round of retries, or answered by an older request before that?
+    if r.cur != index {
+        r.read_psns -= 1;
+        r.reads_out -= u32::from(last);
+    }
+    if last {
+        r.wqe_mut(index).place_end = r.place_issued;
+        r.step_una_wqe();
+    }
+    r.advance_una(1);
+    progress(qp, env);
+}
+
+/// Hands the bytes of an answer to the caller.
+pub(super) fn place(
+    qp: &mut Qp,
+    kind: PlaceKind,
+    tag: u32,
+    len: u32,
+    (first, count): (u32, u8),
+    env: &mut Env<'_>,
+) {
+    env.out.place.push(Place {
+        kind,
+        qp: qp.id,
+        epoch: qp.place_epoch,
+        side: Side::Requester,
+        packet: tag,
+        len,
+        first,
+        count,
+    });
+    qp.req.place_issued = qp.req.place_issued.wrapping_add(1);
+}
+
+/// A READ response; ATOMIC WRITE and FLUSH are answered by an empty one (IBTA A19.4).
+fn on_read_response(qp: &mut Qp, packet: &Packet, tag: u32, env: &mut Env<'_>) {
+    let Some((index, w)) = in_turn(qp, packet, env) else {
+        return;
+    };
+    let mtu = qp.mtu();
+    let r = &mut qp.req;
+    let answered_before = r.una.sub(w.first.get()).get();
+    let offset = answered_before << qp.mtu_shift;
+    let expected = w.op.is_answered() && !w.op.is_atomic();
+    let rest = if expected { w.read_len() - offset } else { 0 };
+    let last = answered_before + 1 == w.psns;
     // After a retry the same response may come as FIRST or MIDDLE, as LAST or ONLY.
     let position = packet.opcode.info().position;
     let fits = packet.payload_len == rest.min(mtu) && position.ends() == last;
@@ -146,7 +195,7 @@ fn on_read_response(qp: &mut Qp, packet: &Packet, tag: u32, env: &mut Env<'_>) {
         let journal = &mut qp.cold.journal;
         journal.misfit(packet.payload_len, rest.min(mtu));
     }
-    if !w.is_read() || !fits || !r.can_place() {
+    if !expected || !fits || !r.can_place() {
         count!(qp, env, rx_dropped);
         return;
     }
@@ -160,19 +209,7 @@ fn on_read_response(qp: &mut Qp, packet: &Packet, tag: u32, env: &mut Env<'_>) {
             .rx_cursor
             .slice(sges, len, Access::LOCAL_WRITE, qp.pd, env.mrs, slices)
         {
-            Ok((first, count)) => {
-                env.out.place.push(Place {
-                    kind: PlaceKind::Payload,
-                    qp: qp.id,
-                    epoch: qp.place_epoch,
-                    side: Side::Requester,
-                    packet: tag,
-                    len,
-                    first,
-                    count,
-                });
-                r.place_issued = r.place_issued.wrapping_add(1);
-            }
+            Ok(cut) => place(qp, PlaceKind::Payload, tag, len, cut, env),
             Err(error) => {
                 r.set_error(index, Cause::LocalKey(error));
                 complete(qp, env);
@@ -180,15 +217,5 @@ fn on_read_response(qp: &mut Qp, packet: &Packet, tag: u32, env: &mut Env<'_>) {
             }
         }
     }
-    // Sent in this round of retries, or answered by an older request before that?
-    if r.cur != index {
-        r.read_psns -= 1;
-        r.reads_out -= u32::from(last);
-    }
-    if last {
-        r.una_wqe = index.wrapping_add(1);
-        r.wqe_mut(index).place_end = r.place_issued;
-    }
-    r.advance_una(1);
-    progress(qp, env);
+    answered(qp, index, last, env);
 }

@@ -6,7 +6,8 @@ use crate::transport::env::{Env, count};
 use crate::transport::journal::{Cause, FailedRequest};
 use crate::transport::qp::Qp;
 use crate::verbs::{
-    AsyncKind, Completion, Event, Fault, QpState, RecvQueues, WC_WITH_IMM, WcOpcode, WcStatus,
+    AsyncKind, Completion, Event, Fault, QpState, RecvQueues, WC_WITH_IMM, WC_WITH_INV, WcOpcode,
+    WcStatus,
 };
 use crate::wire::Psn;
 use crate::wire::aeth::Syndrome;
@@ -18,8 +19,10 @@ pub(super) enum Kind {
     Send,
     /// A packet of a WRITE.
     Write,
-    /// A READ, to be answered; the number of its job.
+    /// A READ or FLUSH, to be answered; the number of its job.
     Read(u8),
+    /// An atomic or ATOMIC WRITE, likewise, once it was executed.
+    Atomic(u8),
     /// A NAK after which the QP goes on: sequence error, RNR.
     SoftNak(Syndrome),
     /// A NAK after which the QP is in ERR; the fault's row says which, how the receive request in progress completes
@@ -33,6 +36,8 @@ pub(super) struct Received {
     pub wr_id: u64,
     pub byte_len: u32,
     pub imm: Option<u32>,
+    /// The key that is invalidated first.
+    pub invalidate: Option<u32>,
     pub opcode: WcOpcode,
     pub solicited: bool,
 }
@@ -166,6 +171,15 @@ impl Effects {
         self.at(end).received.take()
     }
 
+    /// Whether a SEND that waits here invalidates `key`.
+    pub fn invalidates(&self, key: u32) -> bool {
+        let invalidates = |effect: &Effect| {
+            let received = effect.received.as_ref();
+            received.is_some_and(|r| r.invalidate == Some(key))
+        };
+        (self.head..self.tail).any(|i| invalidates(&self.ring[(i & (MAX_PENDING - 1)) as usize]))
+    }
+
     /// The oldest entry whose placement is not reported; it counts as reported from now on.
     fn next_placing(&mut self) -> Option<&mut Effect> {
         while self.place != self.tail {
@@ -198,7 +212,8 @@ pub(crate) fn drain(qp: &mut Qp, env: &mut Env<'_>) {
         match effect.kind {
             Kind::Send | Kind::Write if effect.fault => fault(qp, &effect, env),
             Kind::Send | Kind::Write => data(qp, &effect, env),
-            Kind::Read(job) => {
+            Kind::Atomic(_) if effect.fault => fault(qp, &effect, env),
+            Kind::Read(job) | Kind::Atomic(job) => {
                 count_message(qp);
                 super::read::activate(qp, job);
             }
@@ -220,9 +235,16 @@ fn data(qp: &mut Qp, effect: &Effect, env: &mut Env<'_>) {
     qp.resp.done = effect.psn;
     qp.resp.any_done = true;
     if effect.ends {
-        count_message(qp);
         if let Some(received) = &effect.received {
+            if let Some(key) = received.invalidate {
+                if !super::invalidate::carry_out(qp, effect.psn, key, received, env) {
+                    return;
+                }
+            }
+            count_message(qp);
             complete(qp, received, WcStatus::Success, env);
+        } else {
+            count_message(qp);
         }
     }
     if effect.ack || qp.resp.late_ack == Some(effect.psn) {
@@ -234,7 +256,7 @@ fn data(qp: &mut Qp, effect: &Effect, env: &mut Env<'_>) {
 /// Payload could not be written to the program's memory. For the peer the operation failed at this end
 /// (IBTA 9.7.5.2: remote operational error); here the receive request of a SEND did, or else the QP.
 fn fault(qp: &mut Qp, effect: &Effect, env: &mut Env<'_>) {
-    if effect.kind == Kind::Write {
+    if effect.kind != Kind::Send {
         qp.cold.journal.refusal = Some(Cause::ResponderMemory);
         fatal(qp, effect.psn, Fault::TargetMemory, None, env);
         if let Some(received) = &effect.received {
@@ -286,7 +308,7 @@ pub(super) fn fatal(
 }
 
 /// Keeps, for the record, the receive request with which the QP fails.
-fn note_receive(qp: &mut Qp, wr_id: u64, len: u64, status: WcStatus) {
+pub(super) fn note_receive(qp: &mut Qp, wr_id: u64, len: u64, status: WcStatus) {
     qp.cold.journal.fails(FailedRequest {
         wr_id,
         op: None,
@@ -306,6 +328,7 @@ fn fail_receive(qp: &mut Qp, status: WcStatus, env: &mut Env<'_>) {
             wr_id: qp.resp.recv.wr_id,
             byte_len: 0,
             imm: None,
+            invalidate: None,
             opcode: WcOpcode::Recv,
             solicited: false,
         };
@@ -313,13 +336,18 @@ fn fail_receive(qp: &mut Qp, status: WcStatus, env: &mut Env<'_>) {
     }
 }
 
-fn complete(qp: &mut Qp, received: &Received, status: WcStatus, env: &mut Env<'_>) {
+pub(super) fn complete(qp: &mut Qp, received: &Received, status: WcStatus, env: &mut Env<'_>) {
     match status {
         WcStatus::Success => {}
         WcStatus::WrFlushErr => count!(qp, env, resp_cqe_flush_error),
         _ => count!(qp, env, resp_cqe_error),
     }
     let ok = status == WcStatus::Success;
+    let (flags, imm_or_rkey) = match (received.imm, received.invalidate) {
+        (Some(imm), _) if ok => (WC_WITH_IMM, imm),
+        (None, Some(key)) if ok => (WC_WITH_INV, key),
+        _ => (0, 0),
+    };
     env.out.events.push(Event::Completion(Completion {
         qp: qp.id,
         cq: qp.recv_cq,
@@ -329,12 +357,8 @@ fn complete(qp: &mut Qp, received: &Received, status: WcStatus, env: &mut Env<'_
         status,
         opcode: received.opcode,
         byte_len: if ok { received.byte_len } else { 0 },
-        flags: if ok && received.imm.is_some() {
-            WC_WITH_IMM
-        } else {
-            0
-        },
-        imm_or_rkey: if ok { received.imm.unwrap_or(0) } else { 0 },
+        flags,
+        imm_or_rkey,
         src_qp: 0,
         solicited: received.solicited,
     }));
@@ -347,6 +371,9 @@ pub(crate) fn placed(qp: &mut Qp, outcome: Outcome, env: &mut Env<'_>) {
     }
     if let Some(effect) = qp.resp.effects.next_placing() {
         effect.fault = outcome == Outcome::Fault;
+        if let (Kind::Atomic(job), Outcome::Value(value)) = (effect.kind, outcome) {
+            qp.resp.reads[usize::from(job)].value = value;
+        }
     }
     if qp.state == QpState::Err {
         env.lists.work.push(qp.slot);

@@ -5,7 +5,9 @@
 //! the program's memory, and so that everything goes out in PSN order. READs at the front of the FIFO
 //! become active and are answered by `read`; nothing behind them leaves meanwhile.
 
+mod atomic;
 mod effects;
+mod invalidate;
 mod read;
 mod request;
 mod unreliable;
@@ -56,12 +58,14 @@ pub(crate) struct Responder {
     last_wqe_told: bool,
     min_rnr_timer: u8,
     max_reads: u8,
-    /// READs accepted and not answered in full.
+    /// READs and the like accepted and not answered in full.
     reads_pending: u8,
-    /// Where the next READ goes in `reads`.
+    /// Where the next READ or the like goes in `reads`.
     next_read: u8,
     /// Bit i: `reads[i]` is being answered.
     active: u16,
+    /// SENDs with invalidate in the FIFO.
+    invalidating: u16,
     /// A duplicate asked for an ACK of this PSN, whose effect was still waiting.
     late_ack: Option<Psn>,
     /// WRITE in progress: where its next byte goes, and how many are to come.
@@ -74,7 +78,7 @@ pub(crate) struct Responder {
     recv_space: u64,
     recv_cursor: Cursor,
     effects: Effects,
-    /// The last READs, oldest first from `next_read`, kept to be executed again.
+    /// The last READs, oldest first from `next_read`, kept to be executed again; atomics and the like with their answers.
     reads: [ReadJob; MAX_RD_ATOMIC as usize],
     recv: RecvWr,
 }
@@ -99,6 +103,7 @@ impl Responder {
             reads_pending: 0,
             next_read: 0,
             active: 0,
+            invalidating: 0,
             late_ack: None,
             write_va: 0,
             write_rkey: 0,
@@ -129,6 +134,7 @@ impl Responder {
         self.effects.clear();
         self.reads = [ReadJob::NONE; MAX_RD_ATOMIC as usize];
         self.active = 0;
+        self.invalidating = 0;
         self.ack_owed = false;
         self.reack = false;
     }

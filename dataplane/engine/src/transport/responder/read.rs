@@ -1,4 +1,5 @@
-//! READ responses: several jobs may be active at once after duplicates; they are answered in PSN order.
+//! READ responses, and the other answers that are kept to be given again: those to atomics, ATOMIC WRITE and FLUSH.
+//! Several jobs may be active at once after duplicates; they are answered in PSN order.
 
 use super::Responder;
 use super::effects::{drain, fatal};
@@ -10,17 +11,21 @@ use crate::transport::qp::Qp;
 use crate::transport::state::MAX_RD_ATOMIC;
 use crate::verbs::AsyncKind;
 use crate::wire::aeth::{Aeth, Syndrome};
-use crate::wire::{ExtHeaders, Opcode, Packet, Psn};
+use crate::wire::{ExtHeaders, Opcode, Operation, Packet, Psn};
 
-/// A READ that was accepted.
+/// A READ, or another request that has an answer of its own, that was accepted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadJob {
+    pub operation: Operation,
     pub first: Psn,
     /// Responses; 0 if there is no job.
     pub psns: u32,
     pub va: u64,
     pub rkey: u32,
+    /// Bytes that the responses bring: none but for a READ.
     pub len: u32,
+    /// Atomics: what was there before.
+    pub value: u64,
     /// Responses from here on belong to the present execution.
     pub start: Psn,
     /// Next response to send.
@@ -33,22 +38,38 @@ pub(super) struct ReadJob {
 
 impl ReadJob {
     pub const NONE: ReadJob = ReadJob {
+        operation: Operation::ReadRequest,
         first: Psn::new(0),
         psns: 0,
         va: 0,
         rkey: 0,
         len: 0,
+        value: 0,
         start: Psn::new(0),
         next: Psn::new(0),
         executed: false,
         answered: false,
     };
+
+    /// A job with one response, which brings no bytes.
+    pub fn brief(packet: &Packet) -> ReadJob {
+        ReadJob {
+            operation: packet.opcode.info().operation,
+            first: packet.psn,
+            psns: 1,
+            va: packet.ext.va,
+            rkey: packet.ext.rkey,
+            start: packet.psn,
+            next: packet.psn,
+            ..ReadJob::NONE
+        }
+    }
 }
 
 const SLOTS: u8 = MAX_RD_ATOMIC;
 
 impl Responder {
-    /// Keeps a new READ in place of the oldest; its number.
+    /// Keeps a new job in place of the oldest; its number.
     pub(super) fn add_read(&mut self, job: ReadJob) -> u8 {
         let slot = self.next_read;
         self.next_read = (slot + 1) % SLOTS;
@@ -73,24 +94,28 @@ impl Responder {
 
 const _: () = assert!(SLOTS == 16, "`active` has one bit a job");
 
-/// A READ's turn has come: everything before it is done.
+/// A job's turn has come: everything before it is done, and so is what it does to memory.
 pub(super) fn activate(qp: &mut Qp, slot: u8) {
     qp.resp.reads[usize::from(slot)].executed = true;
     qp.resp.active |= 1 << slot;
 }
 
-/// A duplicate of a READ: it is executed again from the PSN asked for, which may be in its middle (IBTA 9.7.5.1).
-/// One that is no longer kept is dropped, as is one that asks for something else than it did at first.
+/// A duplicate of a READ: it is executed again from the PSN asked for, which may be in its middle (IBTA 9.7.5.1). What
+/// else is kept is not: its answer goes out again as it was. One that is no longer kept is dropped, as is one that
+/// asks for something else than it did at first.
 pub(super) fn repeat(qp: &mut Qp, packet: &Packet, env: &mut Env<'_>) {
     let shift = qp.mtu_shift;
     let r = &mut qp.resp;
+    let operation = packet.opcode.info().operation;
+    let is_read = operation == Operation::ReadRequest;
     let found = r.reads.iter_mut().position(|job| {
         let at = packet.psn.sub(job.first.get()).get();
         at < job.psns && {
             let offset = at << shift;
             job.executed
+                && operation == job.operation
                 && packet.ext.va == job.va.wrapping_add(u64::from(offset))
-                && packet.ext.dma_len == job.len - offset
+                && (!is_read || packet.ext.dma_len == job.len - offset)
                 && packet.ext.rkey == job.rkey
         }
     });
@@ -137,7 +162,11 @@ fn respond(qp: &mut Qp, env: &mut Env<'_>) {
         Payload::None
     } else {
         let va = job.va.wrapping_add(u64::from(offset));
-        match env.mrs.check(job.rkey, qp.pd, va, len, Access::REMOTE_READ) {
+        let (key, owner) = (job.rkey, (qp.pd, qp.id));
+        match env
+            .mrs
+            .check_remote(key, owner, va, len, Access::REMOTE_READ)
+        {
             Ok(slice) => {
                 env.out.slices.push(slice);
                 Payload::Memory {
@@ -162,7 +191,9 @@ fn respond(qp: &mut Qp, env: &mut Env<'_>) {
         }
     };
     let (first, last) = (psn == job.start, at + 1 == job.psns);
+    let is_atomic = matches!(job.operation, Operation::CompareSwap | Operation::FetchAdd);
     let opcode = match (first, last) {
+        _ if is_atomic => Opcode::RC_ATOMIC_ACK,
         (true, true) => Opcode::RC_READ_RESP_ONLY,
         (true, false) => Opcode::RC_READ_RESP_FIRST,
         (false, false) => Opcode::RC_READ_RESP_MIDDLE,
@@ -172,6 +203,9 @@ fn respond(qp: &mut Qp, env: &mut Env<'_>) {
     let answered = job.answered;
     job.answered |= last;
     let mut ext = ExtHeaders::default();
+    if is_atomic {
+        ext.compare = job.value;
+    }
     if first || last {
         ext.aeth = Aeth {
             syndrome: Syndrome::ACK,

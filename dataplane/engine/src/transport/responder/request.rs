@@ -3,9 +3,9 @@
 //!
 //! `unreliable` uses the same checks for UC.
 
-use super::acknowledge;
 use super::effects::{Effect, Kind, Received, drain};
 use super::read::{ReadJob, repeat};
+use super::{acknowledge, atomic, invalidate};
 use crate::descriptor::{MemSlice, Place, PlaceKind, Side};
 use crate::memory::Access;
 use crate::transport::env::{Env, count};
@@ -29,7 +29,7 @@ pub(super) enum Refusal {
 
 impl Refusal {
     /// Key, range or rights.
-    fn access(cause: Cause, qp: &mut Qp, env: &mut Env<'_>) -> Refusal {
+    pub(super) fn access(cause: Cause, qp: &mut Qp, env: &mut Env<'_>) -> Refusal {
         count!(qp, env, resp_remote_access_errors);
         Refusal::Fatal(cause)
     }
@@ -78,7 +78,11 @@ fn duplicate(qp: &mut Qp, packet: &Packet, env: &mut Env<'_>) {
     count!(qp, env, duplicate_request);
     match packet.opcode.info().operation {
         Operation::Send | Operation::Write => {}
-        Operation::ReadRequest => return repeat(qp, packet, env),
+        Operation::ReadRequest
+        | Operation::CompareSwap
+        | Operation::FetchAdd
+        | Operation::AtomicWrite
+        | Operation::Flush => return repeat(qp, packet, env),
         _ => {
             count!(qp, env, rx_dropped);
             return;
@@ -128,9 +132,7 @@ fn expected<Q: RecvQueues>(
         Err(Refusal::Fatal(Cause::PeerOrder(packet.opcode)))
     } else {
         match info.operation {
-            Operation::Send if !info.headers.has(HeaderSet::IETH) => {
-                send(qp, packet, info, tag, queues, env)
-            }
+            Operation::Send => send(qp, packet, info, tag, queues, env),
             Operation::Write => {
                 let verdict = write(qp, packet, info, tag, queues, env);
                 // A WRITE that an RNR NAK puts off comes again, and is counted then.
@@ -140,6 +142,9 @@ fn expected<Q: RecvQueues>(
                 verdict
             }
             Operation::ReadRequest => read(qp, packet, env),
+            Operation::CompareSwap | Operation::FetchAdd => atomic::atomic(qp, packet, tag, env),
+            Operation::AtomicWrite => atomic::write(qp, packet, tag, env),
+            Operation::Flush => atomic::flush(qp, packet, env),
             _ => Err(Refusal::Fatal(Cause::PeerOperation(packet.opcode))),
         }
     };
@@ -232,7 +237,7 @@ pub(super) fn send<Q: RecvQueues>(
             .recv_cursor
             .slice(sges, len, Access::LOCAL_WRITE, qp.recv_pd, env.mrs, slices)
             .map_err(|error| Refusal::Fatal(Cause::ReceiveKey(error)))?;
-        place(qp, len, tag, first, count, env);
+        place(qp, PlaceKind::Payload, len, tag, first, count, env);
     }
     let r = &mut qp.resp;
     r.received += len;
@@ -244,9 +249,16 @@ pub(super) fn send<Q: RecvQueues>(
             .headers
             .has(HeaderSet::IMM)
             .then_some(packet.ext.imm_or_rkey),
+        invalidate: info
+            .headers
+            .has(HeaderSet::IETH)
+            .then_some(packet.ext.imm_or_rkey),
         opcode: WcOpcode::Recv,
         solicited: packet.solicited,
     });
+    if info.headers.has(HeaderSet::IETH) {
+        r.invalidating += 1;
+    }
     accept(qp, packet, Kind::Send, ends, received);
     Ok(())
 }
@@ -303,7 +315,7 @@ pub(super) fn write<Q: RecvQueues>(
     if let Some(slice) = slice {
         let first = env.out.slices.len() as u32;
         env.out.slices.push(slice);
-        place(qp, len, tag, first, 1, env);
+        place(qp, PlaceKind::Payload, len, tag, first, 1, env);
     }
     let r = &mut qp.resp;
     r.received = total;
@@ -314,6 +326,7 @@ pub(super) fn write<Q: RecvQueues>(
         wr_id: r.recv.wr_id,
         byte_len: total,
         imm: Some(imm),
+        invalidate: None,
         opcode: WcOpcode::RecvRdmaWithImm,
         solicited: packet.solicited,
     });
@@ -328,10 +341,7 @@ fn read(qp: &mut Qp, packet: &Packet, env: &mut Env<'_>) -> Result<(), Refusal> 
         let (left, got) = (len, packet.payload_len);
         return Err(Refusal::Fatal(Cause::MessageLength { left, got }));
     }
-    if qp.resp.reads_pending >= qp.resp.max_reads {
-        let limit = qp.resp.max_reads;
-        return Err(Refusal::Fatal(Cause::TooManyReads { limit }));
-    }
+    resource(qp)?;
     if !qp.access.allows(Access::REMOTE_READ) {
         return Err(Refusal::Fatal(Cause::QpRight(Access::REMOTE_READ)));
     }
@@ -342,11 +352,13 @@ fn read(qp: &mut Qp, packet: &Packet, env: &mut Env<'_>) -> Result<(), Refusal> 
     let psns = qp.packets(len);
     let r = &mut qp.resp;
     let job = r.add_read(ReadJob {
+        operation: Operation::ReadRequest,
         first: packet.psn,
         psns,
         va,
         rkey,
         len,
+        value: 0,
         start: packet.psn,
         next: packet.psn,
         executed: false,
@@ -357,9 +369,18 @@ fn read(qp: &mut Qp, packet: &Packet, env: &mut Env<'_>) -> Result<(), Refusal> 
     Ok(())
 }
 
+/// Whether one of `max_dest_rd_atomic` resources is left for another READ, atomic or the like.
+pub(super) fn resource(qp: &Qp) -> Result<(), Refusal> {
+    let limit = qp.resp.max_reads;
+    if qp.resp.reads_pending >= limit {
+        return Err(Refusal::Fatal(Cause::TooManyReads { limit }));
+    }
+    Ok(())
+}
+
 /// The memory behind a range that the peer names.
 #[inline]
-fn check_key(
+pub(super) fn check_key(
     qp: &mut Qp,
     rkey: u32,
     addr: u64,
@@ -367,7 +388,10 @@ fn check_key(
     right: Access,
     env: &mut Env<'_>,
 ) -> Result<MemSlice, Refusal> {
-    let checked = env.mrs.check(rkey, qp.pd, addr, len, right);
+    let checked = invalidate::allows(qp, rkey).and_then(|()| {
+        let owner = (qp.pd, qp.id);
+        env.mrs.check_remote(rkey, owner, addr, len, right)
+    });
     checked.map_err(|error| {
         let cause = Cause::RemoteKey {
             rkey,
@@ -389,12 +413,20 @@ fn wrong_length(qp: &Qp, packet: &Packet) -> Cause {
     }
 }
 
-/// Hands payload to the caller.
+/// Hands to the caller what it is to do to memory.
 #[inline]
-fn place(qp: &Qp, len: u32, tag: u32, first: u32, count: u8, env: &mut Env<'_>) {
+pub(super) fn place(
+    qp: &Qp,
+    kind: PlaceKind,
+    len: u32,
+    tag: u32,
+    first: u32,
+    count: u8,
+    env: &mut Env<'_>,
+) {
     let (epoch, side) = (qp.place_epoch, Side::Responder);
     env.out.place.push(Place {
-        kind: PlaceKind::Payload,
+        kind,
         qp: qp.id,
         epoch,
         side,

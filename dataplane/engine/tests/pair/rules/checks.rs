@@ -2,7 +2,7 @@
 
 use roceline_engine::memory::{Access, MrAttr};
 use roceline_engine::verbs::*;
-use roceline_engine::wire::{ExtHeaders, Gid, Opcode};
+use roceline_engine::wire::{ExtHeaders, Feth, Gid, Opcode};
 
 use super::*;
 use crate::node::{MemoryFaults, PD};
@@ -126,19 +126,20 @@ fn packets_of_the_wrong_length_are_invalid() {
 
 #[test]
 fn operations_that_this_qp_does_not_have_are_invalid() {
-    use roceline_engine::wire::Opcode as O;
-    invalid("compare and swap", &[(O::RC_CMP_SWAP, 0, 0)]);
-    invalid("fetch and add", &[(O::RC_FETCH_ADD, 0, 0)]);
-    invalid("SEND with invalidate", &[(O::RC_SEND_ONLY_INV, 8, 0)]);
     for (access, opcode, len) in [
         (Access::REMOTE_READ, Opcode::RC_WRITE_ONLY, 8),
         (Access::REMOTE_WRITE, Opcode::RC_READ_REQUEST, 0),
+        (Access(6), Opcode::RC_CMP_SWAP, 0),
+        (Access(6), Opcode::RC_FETCH_ADD, 0),
+        (Access(0xc), Opcode::RC_ATOMIC_WRITE, 8),
+        (Access(0xe), Opcode::RC_FLUSH, 0),
     ] {
         let mut b = Bench::with_attr(QpAttr {
             access,
             ..default_attr()
         });
-        let ext = b.reth(8);
+        let mut ext = b.reth(8);
+        ext.qkey = u32::from(Feth::GLOBAL);
         b.inject(opcode, 0x100, len, ext);
         assert_eq!(b.sent(1), ["RC_ACK psn=100 pay=0 syn=61 msn=0"]);
     }

@@ -32,6 +32,28 @@ fn meet(fault: Fault) -> Bench {
             b.post(Read, 8);
             b
         }
+        Fault::WindowBind | Fault::LocalInvalidate => {
+            let mut b = Bench::new();
+            let (wr, _) = b.wr(Write, 8);
+            let op = match fault {
+                Fault::WindowBind => WrOpcode::BindMw,
+                _ => WrOpcode::LocalInv,
+            };
+            b.post_wr(
+                SendWr {
+                    opcode: Some(op),
+                    ..wr
+                },
+                &[],
+            );
+            b
+        }
+        Fault::RemoteInvalidate => {
+            let mut b = Bench::new();
+            b.receive(8);
+            b.post(WrOpcode::SendInv, 8);
+            b
+        }
         Fault::TooLong => {
             let mut b = Bench::new();
             let (mut wr, list) = b.wr(Write, 8);
@@ -239,6 +261,8 @@ fn check(row: &FaultRow) {
         row.fault,
         Fault::BadRequest
             | Fault::NoReadCredits
+            | Fault::WindowBind
+            | Fault::LocalInvalidate
             | Fault::TooLong
             | Fault::LocalKey
             | Fault::LocalMemory

@@ -3,6 +3,7 @@
 
 mod acks;
 mod adaptive;
+mod atomics;
 mod checks;
 mod faults;
 mod impaired;
@@ -12,6 +13,7 @@ mod responder;
 mod retries;
 mod states;
 mod unreliable;
+mod windows;
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -249,9 +249,29 @@ fn a_bad_request_completes_in_its_turn_and_nothing_of_it_is_sent() {
         ),
         ("no opcode", Box::new(|_, w, _| w.opcode = None), LocQpOpErr),
         (
-            "atomic",
-            Box::new(|_, w, _| w.opcode = Some(WrOpcode::CmpSwap)),
+            "atomic without room",
+            Box::new(|_, w, l| {
+                w.opcode = Some(WrOpcode::CmpSwap);
+                (l[0].length, w.length) = (7, 7);
+            }),
+            LocLenErr,
+        ),
+        (
+            "inline atomic",
+            Box::new(|_, w, l| {
+                w.opcode = Some(WrOpcode::FetchAdd);
+                w.inline = true;
+                l.clear();
+            }),
             LocQpOpErr,
+        ),
+        (
+            "ATOMIC WRITE of other than 8 bytes",
+            Box::new(|_, w, l| {
+                w.opcode = Some(WrOpcode::AtomicWrite);
+                (l[0].length, w.length) = (16, 16);
+            }),
+            LocLenErr,
         ),
         (
             "invalidate",
@@ -261,12 +281,7 @@ fn a_bad_request_completes_in_its_turn_and_nothing_of_it_is_sent() {
         (
             "bind",
             Box::new(|_, w, _| w.opcode = Some(WrOpcode::BindMw)),
-            LocQpOpErr,
-        ),
-        (
-            "send with invalidate",
-            Box::new(|_, w, _| w.opcode = Some(WrOpcode::SendInv)),
-            LocQpOpErr,
+            MwBindErr,
         ),
         (
             "too many entries",

@@ -247,7 +247,7 @@ fn more_reads_than_the_peer_takes() {
     b.expect(
         1,
         "too-many-reads",
-        "PEER had more READs outstanding than max_dest_rd_atomic of this queue pair allows (1)",
+        "PEER had more READs and atomics outstanding than max_dest_rd_atomic of this queue pair allows (1)",
     );
 }
 
@@ -257,11 +257,29 @@ fn a_message_that_goes_on_wrongly_and_what_is_not_there() {
     b.inject(Opcode::RC_SEND_MIDDLE, 0x100, 1024, NO_HEADERS);
     assert_eq!(diagnose(&b.record(1)).name, "peer-order");
     let mut b = Bench::with_attr(quick());
-    b.inject(Opcode::RC_SEND_ONLY_INV, 0x100, 0, NO_HEADERS);
+    let mut ext = b.reth(64);
+    ext.va = ext.va.next_multiple_of(8) + 4;
+    b.inject(Opcode::RC_FETCH_ADD, 0x100, 0, ext);
+    let va = ext.va;
     b.expect(
         1,
-        "peer-operation",
-        "PEER sent RC_SEND_ONLY_INV, an operation that this version does not have",
+        "misaligned-atomic",
+        &format!("PEER asked for an atomic at {va:#x}, which is no multiple of 8"),
+    );
+    let mut b = Bench::with_attr(quick());
+    b.inject(Opcode::RC_FLUSH, 0x100, 0, NO_HEADERS);
+    b.expect(
+        1,
+        "flush-kind",
+        "PEER asked for a FLUSH of a kind that does not exist (FETH 0x00000000)",
+    );
+    let mut b = Bench::with_attr(quick());
+    b.receive(64);
+    b.inject(Opcode::RC_SEND_ONLY_INV, 0x100, 8, NO_HEADERS);
+    b.expect(
+        1,
+        "memory-window",
+        "a SEND with invalidate of PEER: key 0x0 is no bound memory window of type 2: nothing else can be invalidated",
     );
     let mut b = Bench::with_attr(quick());
     let ext = b.reth(64);
