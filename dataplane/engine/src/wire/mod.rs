@@ -6,14 +6,18 @@
 //! read by the ICRC and by nothing else.
 
 pub mod aeth;
+pub mod arp;
 pub mod atomic_eth;
 mod be;
 pub mod bth;
+pub mod checksum;
 pub mod deth;
 pub mod ethernet;
 pub mod feth;
 pub mod fuzz;
 mod gid;
+pub mod icmp;
+pub mod icmpv6;
 pub mod icrc;
 pub mod ieth;
 pub mod imm_dt;
