@@ -11,6 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use roceline_engine::EngineConfig;
+use roceline_engine::wire::ethernet;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -23,6 +24,9 @@ use crate::failures::FailureLog;
 use crate::lcore::message::{Command, ContextId, Request};
 use crate::lcore::{IdlePolicy, Lcore, LcoreConfig, Mailbox, NicConfig};
 use crate::memory::helper::LcoreWake;
+use crate::neighbour::Neighbours;
+use crate::neighbour::pipe::Pipe;
+use crate::neighbour::service::NeighbourThread;
 use crate::nic::NicInfo;
 use crate::port::{
     Eal, EalConfig, Ethdev, EthdevConfig, FabricEnd, FabricLink, FabricLinkConfig, Huge, Mempool,
@@ -91,7 +95,8 @@ pub fn run(config: Config, from: Start, ready: impl FnOnce()) -> Result<(), Daem
     let first = machine.first_uverbs();
     infos.iter_mut().for_each(|nic| nic.uverbs += first);
     let infos: Arc<[NicInfo]> = infos.into();
-    let neighbours = Arc::new(config.neighbours(&infos));
+    let links = infos.iter().map(|nic| nic.link.clone()).collect();
+    let neighbours = Arc::new(Neighbours::new(config.networks(&infos), links));
     let Inherited {
         keeper,
         socket: listening,
@@ -103,7 +108,7 @@ pub fn run(config: Config, from: Start, ready: impl FnOnce()) -> Result<(), Daem
         socket: socket.clone(),
         socket_mode: config.control.mode,
         nics: Arc::clone(&infos),
-        neighbours,
+        neighbours: Arc::clone(&neighbours),
         limits: DeviceLimits::default(),
         quotas: config.limits.quotas,
         allowed_users: config.control.users.clone(),
@@ -158,6 +163,22 @@ pub fn run(config: Config, from: Start, ready: impl FnOnce()) -> Result<(), Daem
             source,
         })?;
     let failure_log = failures.thread();
+    let pipes: Vec<Arc<Pipe>> = infos
+        .iter()
+        .map(|nic| Arc::new(Pipe::new(nic.port_mtu as usize + ethernet::LEN)))
+        .collect();
+    let neighbour_thread = match neighbours.any_wired() {
+        false => None,
+        true => {
+            let lcores = Arc::<Mailbox>::clone(&mailbox);
+            let started = NeighbourThread::start(neighbours, pipes.clone(), lcores);
+            Some(started.map_err(|source| DaemonError::System {
+                what: "neighbour thread",
+                source,
+            })?)
+        }
+    };
+    let neighbour_answers = neighbour_thread.as_ref().and_then(NeighbourThread::thread);
     let lcore = {
         let (mailbox, wake, stop) = (Arc::clone(&mailbox), Arc::clone(&wake), Arc::clone(&stop));
         let eal = eal.clone();
@@ -174,6 +195,9 @@ pub fn run(config: Config, from: Start, ready: impl FnOnce()) -> Result<(), Daem
                     }
                 })?;
             lcore.tell_failures(failure_log);
+            if neighbour_answers.is_some() {
+                lcore.hand_over_others(&pipes, neighbour_answers);
+            }
             lcore.run(&stop);
             Ok::<(), DaemonError>(())
         })
@@ -214,6 +238,8 @@ pub fn run(config: Config, from: Start, ready: impl FnOnce()) -> Result<(), Daem
     // New opens end first, then sessions, then the loop; EAL and its ports go last, by their owners' drop.
     drop(counters);
     drop(failures);
+    // Programs that wait for an address are let go.
+    drop(neighbour_thread);
     server.stop();
     stop.store(true, Ordering::SeqCst);
     wake.ring();

@@ -10,6 +10,7 @@ mod failures;
 pub mod impair;
 pub mod lcore;
 pub mod memory;
+pub mod neighbour;
 pub mod nic;
 pub mod port;
 pub mod sim;

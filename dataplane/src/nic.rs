@@ -1,6 +1,5 @@
 //! What a NIC is to everybody: its name, addresses and limits, fixed while the daemon runs, and whether it has a link.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -85,19 +84,5 @@ impl LinkState {
     /// Whether it is down by order (`roceline link down`).
     pub fn is_ordered_down(&self) -> bool {
         self.0.load(Ordering::Relaxed) & ORDERED_DOWN != 0
-    }
-}
-
-/// Which MAC has which address. Static in this version: the NICs of this daemon and `[[nic.neighbor]]`.
-#[derive(Clone, Debug, Default)]
-pub struct Neighbours {
-    /// MAC by (NIC index, GID).
-    pub by_nic: BTreeMap<(u32, Gid), [u8; 6]>,
-}
-
-impl Neighbours {
-    /// The MAC to which NIC `nic` sends for `gid`.
-    pub fn resolve(&self, nic: u32, gid: Gid) -> Option<[u8; 6]> {
-        self.by_nic.get(&(nic, gid)).copied()
     }
 }

@@ -218,11 +218,10 @@ fn a_daemon_that_was_killed_can_be_started_again() {
 }
 
 /// One of two daemons that are joined by memif.
-fn memif(socket: &str, role: &str, own: &str, peer: &str, peer_mac: &str) -> String {
+fn memif(socket: &str, role: &str, own: &str) -> String {
     format!(
         "[[nic]]\nname = \"roce0\"\naddresses = [\"{own}/24\"]\nmtu = 4200\n\
-         port = \"vdev:net_memif0,role={role},socket={socket},socket-abstract=no,bsize=4352\"\n\
-         [[nic.neighbor]]\nip = \"{peer}\"\nmac = \"{peer_mac}\"\n"
+         port = \"vdev:net_memif0,role={role},socket={socket},socket-abstract=no,bsize=4352\"\n"
     )
 }
 
@@ -233,8 +232,8 @@ fn two_daemons_over_memif() {
     let socket = dir.path().join("memif.sock");
     let socket = socket.to_str().expect("a plain path");
     let (a, b) = ("10.78.0.1", "10.78.0.2");
-    let left = Daemon::start(&memif(socket, "server", a, b, "02:52:4c:4e:00:02"));
-    let right = Daemon::start(&memif(socket, "client", b, a, "02:52:4c:4e:00:01"));
+    let left = Daemon::start(&memif(socket, "server", a));
+    let right = Daemon::start(&memif(socket, "client", b));
     let ends = (
         End {
             daemon: &left,
@@ -268,7 +267,7 @@ fn a_port_without_a_peer_is_down_until_it_comes() {
     let socket = dir.path().join("memif.sock");
     let socket = socket.to_str().expect("a plain path");
     let (a, b) = ("10.78.0.1", "10.78.0.2");
-    let left = Daemon::start(&memif(socket, "server", a, b, "02:52:4c:4e:00:02"));
+    let left = Daemon::start(&memif(socket, "server", a));
     let state = || left.json(&["show", "ports"])["ports"][0]["state"].clone();
     let file = |name: &str| {
         let path = format!("all/sys/class/infiniband/roce0/ports/1/{name}");
@@ -282,7 +281,7 @@ fn a_port_without_a_peer_is_down_until_it_comes() {
     let seen = left.run_program("devinfo", "ibv_devinfo", &["-d", "roce0"]);
     assert!(seen.stdout.contains("PORT_DOWN (1)"), "{}", seen.report());
 
-    let right = Daemon::start(&memif(socket, "client", b, a, "02:52:4c:4e:00:01"));
+    let right = Daemon::start(&memif(socket, "client", b));
     wait_for("link", PATIENCE, || {
         state() == "ACTIVE" && file("state") == "4: ACTIVE\n"
     });

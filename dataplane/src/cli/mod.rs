@@ -12,6 +12,7 @@ mod elf;
 mod hints;
 mod impair;
 mod link;
+mod neighbours;
 mod nic;
 mod post_mortem;
 mod replay;

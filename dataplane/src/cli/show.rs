@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::CliError;
 use super::hints::Surroundings;
+use super::neighbours;
 use super::post_mortem::{self, Which};
 use super::table::Table;
 use crate::control::client::{Client, ClientError};
@@ -26,7 +27,7 @@ Examples:
   roceline show programs                    # what each program has, and may have
   roceline show devices --json | jq '.devices[].gids'";
 
-/// Show devices, programs, queue pairs, memory regions or ports
+/// Show devices, programs, queue pairs, memory regions, ports or neighbours
 #[derive(Debug, Parser)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -57,6 +58,9 @@ enum What {
     Ports,
     /// Programs that have devices open: objects and bytes of each, and the limits ([limits] of the configuration)
     Programs,
+    /// Peers' MAC addresses: configured, or found by ARP and neighbour discovery
+    #[value(alias = "neighbors")]
+    Neighbours,
 }
 
 pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
@@ -71,6 +75,7 @@ pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
         What::Mrs => Query::Mrs,
         What::Ports => Query::Ports,
         What::Programs => Query::Programs,
+        What::Neighbours => Query::Neighbours,
     };
     let answer = client.query(&query)?;
     let mut out = io::stdout().lock();
@@ -88,6 +93,7 @@ pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
         What::Mrs => mrs(&mut out, &decode(answer)?)?,
         What::Ports => ports(&mut out, &decode(answer)?)?,
         What::Programs => programs::write(&mut out, &decode(answer)?)?,
+        What::Neighbours => neighbours::show(&mut out, &decode(answer)?)?,
     }
     Ok(())
 }

@@ -12,11 +12,12 @@ use roceline_engine::{AckPolicy, Retransmission};
 use toml::Spanned;
 
 use super::file::{self, NumberOrWord, line_of};
-use super::nics::derived_mac;
+use super::nics::{self, derived_mac};
 use super::{
     Config, ConfigError, EalConfig, Hugepages, Idle, LcoreConfig, NicConfig, PortSpec,
     SocketConfig, port,
 };
+use crate::neighbour::same_subnet;
 use crate::telemetry::check_filter;
 
 /// Packet buffers of a small configuration and room to spare.
@@ -250,8 +251,17 @@ impl<'a> Checker<'a> {
         let neighbours = nic
             .neighbor
             .iter()
-            .map(|neighbour| Ok((self.host(&neighbour.ip)?, self.mac(&neighbour.mac)?)))
+            .map(|neighbour| {
+                Ok((
+                    self.host("ip", neighbour.ip.as_ref(), neighbour.ip.span())?,
+                    self.mac(&neighbour.mac)?,
+                ))
+            })
             .collect::<Result<Vec<_>, ConfigError>>()?;
+        let gateways = match &nic.gateway {
+            Some(gateways) => self.gateways(gateways, &addresses, &port)?,
+            None => Vec::new(),
+        };
         let ack_policy = match nic.ack_policy {
             Some(file::AckPolicy::PerMessage) => AckPolicy::PerMessage,
             Some(file::AckPolicy::Coalesced) | None => AckPolicy::Coalesced,
@@ -275,6 +285,7 @@ impl<'a> Checker<'a> {
             retransmission,
             memory,
             lcore,
+            gateways,
             neighbours,
         })
     }
@@ -328,9 +339,49 @@ impl<'a> Checker<'a> {
         Ok((ip, prefix))
     }
 
-    fn host(&self, ip: &Spanned<String>) -> Result<IpAddr, ConfigError> {
-        let bad = |problem: &str| self.bad("ip", format!("{:?}", ip.as_ref()), ip.span(), problem);
-        match ip.as_ref().parse() {
+    /// Routers to what is in no subnet.
+    fn gateways(
+        &self,
+        gateways: &Spanned<file::OneOrMore>,
+        addresses: &[(IpAddr, u8)],
+        port: &PortSpec,
+    ) -> Result<Vec<IpAddr>, ConfigError> {
+        let mut all: Vec<IpAddr> = Vec::new();
+        for gateway in gateways.as_ref().as_slice() {
+            let bad = |problem: &str| {
+                let value = format!("{gateway:?}");
+                self.bad("gateway", value, gateways.span(), problem)
+            };
+            if matches!(port, PortSpec::Fabric(_)) {
+                return Err(bad(
+                    "an emulated link joins two NICs and has no router; remove it",
+                ));
+            }
+            let ip = self.host("gateway", gateway, gateways.span())?;
+            let family = |other: &IpAddr| other.is_ipv4() == ip.is_ipv4();
+            if all.iter().any(family) {
+                return Err(bad(
+                    "is the second one of its family: one for IPv4 and one for IPv6 at most",
+                ));
+            }
+            if addresses.iter().any(|&(own, _)| own == ip) {
+                return Err(bad("is an address of this NIC itself"));
+            }
+            let link_local = matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
+            let in_subnet = |&(own, prefix): &(IpAddr, u8)| same_subnet(own, ip, prefix);
+            if !link_local && !addresses.iter().any(in_subnet) {
+                return Err(bad(
+                    "is in no subnet of `addresses`, so it cannot be reached",
+                ));
+            }
+            all.push(ip);
+        }
+        Ok(all)
+    }
+
+    fn host(&self, key: &'static str, ip: &str, span: Range<usize>) -> Result<IpAddr, ConfigError> {
+        let bad = |problem: &str| self.bad(key, format!("{ip:?}"), span.clone(), problem);
+        match ip.parse() {
             Ok(addr) => match mapped(addr) {
                 Some(v4) => Err(bad(&format!(
                     "this is an IPv4 address inside of an IPv6 one; write it as \"{v4}\""
@@ -452,16 +503,21 @@ impl<'a> Checker<'a> {
             if names.insert(name, ()).is_some() {
                 return Err(self.whole(format!("two NICs are called {name}; rename one")));
             }
-            for &(ip, _) in &nic.addresses {
-                if let Some(other) = addresses.insert(ip, name) {
-                    return Err(
-                        self.whole(format!("{other} and {name} both have {ip}; change one"))
-                    );
+            let mut take = |ip: IpAddr| match addresses.insert(ip, name) {
+                Some(other) => {
+                    Err(self.whole(format!("{other} and {name} both have {ip}; change one")))
                 }
-            }
+                None => Ok(()),
+            };
+            nic.addresses.iter().try_for_each(|&(ip, _)| take(ip))?;
             if let Some(other) = macs.insert(nic.mac, name) {
                 let problem = "have the same MAC address; give one of them another with `mac`";
                 return Err(self.whole(format!("{other} and {name} {problem}")));
+            }
+            // The one that follows from the MAC address is an address too.
+            let own = IpAddr::V6(nics::link_local(nic.mac));
+            if !nic.addresses.iter().any(|&(ip, _)| ip == own) {
+                take(own)?;
             }
             if let PortSpec::Fabric(link) = &nic.port {
                 links.entry(link).or_default().push(nic);

@@ -73,8 +73,29 @@ pub(super) struct Nic {
     pub retransmission: Option<Retransmission>,
     pub memory: Option<Memory>,
     pub lcore: Option<Spanned<i64>>,
+    pub gateway: Option<Spanned<OneOrMore>>,
     #[serde(default)]
     pub neighbor: Vec<Neighbour>,
+}
+
+/// A text, or a list of them.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "invalid type: of another type, expected text in quotes or a list of it"
+)]
+pub(super) enum OneOrMore {
+    One(String),
+    More(Vec<String>),
+}
+
+impl OneOrMore {
+    pub fn as_slice(&self) -> &[String] {
+        match self {
+            OneOrMore::One(one) => std::slice::from_ref(one),
+            OneOrMore::More(more) => more,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -275,7 +296,7 @@ mod tests {
         assert_eq!(
             error(text),
             "f.toml:6: unknown key `adresses`, did you mean `addresses`?; known are \
-             name, addresses, mac, mtu, port, ack_policy, retransmission, memory, lcore, neighbor"
+             name, addresses, mac, mtu, port, ack_policy, retransmission, memory, lcore, gateway, neighbor"
         );
     }
 

@@ -1,5 +1,5 @@
 //! The configuration of a daemon: a TOML text goes in, a checked [`Config`] comes out, and from that the
-//! [`NicInfo`](crate::nic::NicInfo)s and [`Neighbours`](crate::nic::Neighbours) that everybody else works with.
+//! [`NicInfo`](crate::nic::NicInfo)s and [`Network`](crate::neighbour::Network)s that everybody else works with.
 //!
 //! `file` is the text as serde reads it, `check` turns it into values that can be relied on, `nics` derives
 //! what a NIC is. Whoever holds a `Config` never has to doubt it again. `docs/configuration.md` is the
@@ -113,6 +113,8 @@ pub struct NicConfig {
     pub memory: MemoryPolicy,
     /// Index of the lcore that polls it.
     pub lcore: usize,
+    /// Routers to hosts outside of its subnets, one for each family at most.
+    pub gateways: Vec<IpAddr>,
     /// `[[nic.neighbor]]`: hosts beyond the port.
     pub neighbours: Vec<(IpAddr, [u8; 6])>,
 }

@@ -1,12 +1,14 @@
 //! What a NIC is, derived from its configuration: MAC, GUID, GID table, MTU, and who is where.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 
 use roceline_engine::verbs::Mtu;
 use roceline_engine::wire::Gid;
 
-use super::{Config, NicConfig};
-use crate::nic::{GidEntry, LinkState, Neighbours, NicInfo};
+use super::{Config, NicConfig, PortSpec};
+use crate::neighbour::{Known, Network};
+use crate::nic::{GidEntry, LinkState, NicInfo};
 
 impl Config {
     /// The NICs in the order of their indices.
@@ -17,25 +19,53 @@ impl Config {
             .collect()
     }
 
-    /// Who is where: every NIC of this daemon, as every other and itself see it, and the neighbours that the
+    /// What each NIC knows without asking: itself, the NIC at the other end of its emulated link, and the neighbours that the
     /// configuration names, which win.
-    pub fn neighbours(&self, infos: &[NicInfo]) -> Neighbours {
-        let mut neighbours = Neighbours::default();
-        for from in infos {
-            for to in infos {
-                for entry in &to.gids {
-                    neighbours.by_nic.insert((from.index, entry.gid), to.mac);
-                }
+    pub fn networks(&self, infos: &[NicInfo]) -> Vec<Network> {
+        infos
+            .iter()
+            .zip(&self.nics)
+            .map(|(info, nic)| self.network(info, nic, infos))
+            .collect()
+    }
+
+    fn network(&self, info: &NicInfo, nic: &NicConfig, infos: &[NicInfo]) -> Network {
+        let on_link = |other: &NicInfo, port: &PortSpec| {
+            let link =
+                matches!((&nic.port, port), (PortSpec::Fabric(a), PortSpec::Fabric(b)) if a == b);
+            link || other.index == info.index
+        };
+        let mut known = BTreeMap::new();
+        let here = infos.iter().zip(&self.nics);
+        for (to, _) in here.filter(|(to, other)| on_link(to, &other.port)) {
+            for entry in &to.gids {
+                let entry_known = Known {
+                    mac: to.mac,
+                    configured: false,
+                };
+                known.insert(entry.gid.to_ip(), entry_known);
             }
         }
-        for (info, nic) in infos.iter().zip(&self.nics) {
-            for &(ip, mac) in &nic.neighbours {
-                neighbours
-                    .by_nic
-                    .insert((info.index, Gid::from_ip(ip)), mac);
-            }
+        for &(ip, mac) in &nic.neighbours {
+            let configured = Known {
+                mac,
+                configured: true,
+            };
+            known.insert(ip, configured);
         }
-        neighbours
+        let own = IpAddr::V6(link_local(nic.mac));
+        let mut addrs = nic.addresses.clone();
+        if !addrs.iter().any(|&(ip, _)| ip == own) {
+            addrs.push((own, 64));
+        }
+        Network {
+            name: info.name.clone(),
+            mac: info.mac,
+            addrs,
+            gateways: nic.gateways.clone(),
+            wired: !matches!(nic.port, PortSpec::Fabric(_)),
+            known,
+        }
     }
 }
 
@@ -127,6 +157,7 @@ fn fnv1a(bytes: &[u8]) -> u32 {
 mod tests {
     use super::*;
     use crate::config::Preset;
+    use crate::neighbour::NextHop;
 
     fn pair() -> Config {
         Config::preset(Preset::Pair).expect("the preset is good")
@@ -190,20 +221,48 @@ mod tests {
         assert_eq!(gids(&config.nic_infos()[0]), ["fe80::ff:fe00:1"]);
     }
 
+    fn networks(text: &str) -> Vec<Network> {
+        let config = Config::parse("f.toml", text).unwrap();
+        config.networks(&config.nic_infos())
+    }
+
+    fn hop(network: &Network, ip: &str) -> NextHop {
+        network.next_hop(ip.parse().unwrap())
+    }
+
     #[test]
-    fn everybody_knows_everybody_and_themselves() {
-        let config = pair();
-        let infos = config.nic_infos();
-        let neighbours = config.neighbours(&infos);
-        for from in &infos {
+    fn nics_on_an_emulated_link_know_each_other_and_themselves() {
+        let infos = pair().nic_infos();
+        let networks = networks(Preset::Pair.text());
+        for from in &networks {
+            assert!(!from.wired);
             for to in &infos {
                 for entry in &to.gids {
-                    assert_eq!(neighbours.resolve(from.index, entry.gid), Some(to.mac));
+                    let next = from.next_hop(entry.gid.to_ip());
+                    assert_eq!(next, NextHop::Known(to.mac));
                 }
             }
+            assert_eq!(hop(from, "10.77.0.9"), NextHop::Nobody);
         }
-        let stranger = Gid::from_ip("10.77.0.9".parse().unwrap());
-        assert_eq!(neighbours.resolve(0, stranger), None);
+    }
+
+    #[test]
+    fn nics_on_real_ports_ask_the_network_also_for_each_other() {
+        let nic = |n: u32| {
+            format!(
+                "[[nic]]\nname = \"a{n}\"\nport = \"vdev:net_null{n}\"\naddresses = [\"10.0.0.{n}/24\"]\n"
+            )
+        };
+        let networks = networks(&(nic(1) + &nic(2)));
+        let other: IpAddr = "10.0.0.2".parse().unwrap();
+        assert!(networks[0].wired);
+        assert_eq!(networks[0].next_hop(other), NextHop::Ask(other));
+        assert_eq!(
+            hop(&networks[0], "10.0.0.1"),
+            NextHop::Known(networks[0].mac),
+            "itself"
+        );
+        assert!(networks[0].is_own(link_local(networks[0].mac).into()));
     }
 
     #[test]
@@ -214,18 +273,11 @@ mod tests {
              [[nic.neighbor]]\nip = \"10.77.0.9\"\nmac = \"02:00:00:00:00:09\"\n\
              [[nic]]\nname = \"roce1\"",
         );
-        let config = Config::parse("f.toml", &text).unwrap();
-        let neighbours = config.neighbours(&config.nic_infos());
-        let gid = |ip: &str| Gid::from_ip(ip.parse().unwrap());
-        assert_eq!(
-            neighbours.resolve(0, gid("10.77.0.2")),
-            Some([2, 0, 0, 0, 0, 0x99])
-        );
-        assert_eq!(
-            neighbours.resolve(0, gid("10.77.0.9")),
-            Some([2, 0, 0, 0, 0, 9])
-        );
-        assert_eq!(neighbours.resolve(1, gid("10.77.0.9")), None);
+        let networks = networks(&text);
+        let known = |last| NextHop::Known([2, 0, 0, 0, 0, last]);
+        assert_eq!(hop(&networks[0], "10.77.0.2"), known(0x99));
+        assert_eq!(hop(&networks[0], "10.77.0.9"), known(9));
+        assert_eq!(hop(&networks[1], "10.77.0.9"), NextHop::Nobody);
     }
 
     #[test]

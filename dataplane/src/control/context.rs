@@ -247,14 +247,11 @@ impl Context {
         &self.shared.reported
     }
 
-    /// The MAC to which this NIC sends for `gid`.
-    pub fn neighbour(&self, gid: roceline_engine::wire::Gid) -> Option<[u8; 6]> {
-        let nic = self.nic();
-        // A NIC reaches itself, with or without an entry.
-        if nic.gids.iter().any(|entry| entry.gid == gid) {
-            return Some(nic.mac);
-        }
-        self.shared.config.neighbours.resolve(self.nic as u32, gid)
+    /// The MAC to which this NIC sends for the peer with `gid`. May ask the network, and waits for its answer a second at
+    /// most; nobody but this program waits.
+    pub fn neighbour(&self, gid: roceline_engine::wire::Gid) -> Result<[u8; 6], CommandError> {
+        let neighbours = &self.shared.config.neighbours;
+        Ok(neighbours.resolve(self.nic as u32, gid)?)
     }
 
     /// The program's end of the event pipe; from then on the context answers.

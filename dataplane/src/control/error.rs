@@ -118,10 +118,8 @@ pub enum CommandError {
         dgid: IpAddr,
         index: u8,
     },
-    #[error(
-        "{device} does not know the MAC of {dgid}: add a `[[nic.neighbor]]` with that address to the config"
-    )]
-    Neighbour { device: String, dgid: IpAddr },
+    #[error("{0}")]
+    Neighbour(#[from] crate::neighbour::Unresolved),
     #[error(
         "path MTU {asked} is larger than the active MTU {active} of {device} (port MTU {port}): use a smaller one \
          (`-m {active}`) or raise the port's `mtu`"
@@ -197,7 +195,7 @@ impl CommandError {
             Share { resource, set, .. } if *set && !resource.is_bytes() => libc::EAGAIN,
             Share { .. } => libc::ENOMEM,
             Unmapped { .. } | Protection { .. } => libc::EFAULT,
-            Neighbour { .. } => libc::ETIMEDOUT,
+            Neighbour(unresolved) => unresolved.errno(),
             Refused { errno, .. } => *errno,
             NoAnswer(..) | BadAnswer(..) | Lcore(_) => libc::EIO,
             Device(_) => libc::ENODEV,

@@ -23,6 +23,7 @@ pub mod impair;
 mod inject;
 pub mod limits;
 pub mod machine;
+pub mod neighbours;
 pub mod post_mortem;
 mod program_memory;
 pub mod programs;
@@ -55,7 +56,8 @@ pub use server::{BoundSocket, Listener, Server};
 use self::quota::Quotas;
 use crate::impair::{Spec, Wiring};
 use crate::lcore::message::Request;
-use crate::nic::{Neighbours, NicInfo};
+use crate::neighbour::Neighbours;
+use crate::nic::NicInfo;
 use crate::supervisor::Keeper;
 
 /// What the control socket needs to know. Fixed while the daemon runs.

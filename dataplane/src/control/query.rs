@@ -13,7 +13,7 @@ use super::counters::{NicCounters, of_qp};
 use super::error::CommandError;
 use super::seqpacket::Peer;
 use super::server::Shared;
-use super::{limits, post_mortem, programs};
+use super::{limits, neighbours, post_mortem, programs};
 use crate::impair::Spec;
 use crate::lcore::message::{Command, ContextId, PostMortemReport, Reply, Snapshot};
 use crate::nic::NicInfo;
@@ -40,6 +40,8 @@ pub enum Query {
     Lcores,
     /// What programs have, and may have. -> [`ProgramsReply`](super::programs::ProgramsReply)
     Programs,
+    /// Who is where. -> [`NeighboursReply`](super::neighbours::NeighboursReply)
+    Neighbours,
     /// Queue pairs that failed. -> [`PostMortemsReply`](super::post_mortem::PostMortemsReply)
     PostMortems,
     /// The rules and their counts. -> [`ImpairReply`](super::impair::ImpairReply)
@@ -345,7 +347,14 @@ pub(super) fn answer(shared: &Shared, peer: Peer, payload: &[u8]) -> Result<Vec<
         Query::Stat => {
             let all = ask(shared, || Command::Counters)?;
             json(&StatReply {
-                devices: nics.iter().map(|nic| stat(nic, &all)).collect(),
+                devices: nics
+                    .iter()
+                    .map(|nic| {
+                        let mut stat = stat(nic, &all);
+                        stat.port.extend(neighbour_counters(shared, nic));
+                        stat
+                    })
+                    .collect(),
             })
         }
         Query::Qps => json(&QpsReply {
@@ -362,6 +371,7 @@ pub(super) fn answer(shared: &Shared, peer: Peer, payload: &[u8]) -> Result<Vec<
         Query::Lcores => json(&LcoresReply {
             lcores: lcores(&snapshots(shared)?),
         }),
+        Query::Neighbours => json(&neighbours::reply(shared)),
         Query::Impair => json(&shared.impairments.list(shared)?),
         Query::ImpairAdd { rule } => json(&shared.impairments.add(shared, rule)?),
         Query::ImpairRemove { rules } => json(&shared.impairments.remove(shared, &rules)?),
@@ -458,7 +468,7 @@ fn hex_groups(bytes: &[u8]) -> String {
     bytes.chunks(2).map(group).collect::<Vec<_>>().join(":")
 }
 
-fn mac(mac: [u8; 6]) -> String {
+pub(super) fn mac(mac: [u8; 6]) -> String {
     mac.map(|b| format!("{b:02x}")).join(":")
 }
 
@@ -485,7 +495,12 @@ fn ports(shared: &Shared) -> Result<PortsReply, CommandError> {
     let nics = shared.config.nics.iter();
     Ok(PortsReply {
         ports: nics
-            .map(|nic| port(nic, shared.impairments.count(nic.index), &all))
+            .map(|nic| {
+                let rules = shared.impairments.count(nic.index);
+                let mut port = port(nic, rules, &all);
+                port.counters.extend(neighbour_counters(shared, nic));
+                port
+            })
             .collect(),
     })
 }
@@ -498,6 +513,12 @@ fn link(shared: &Shared, device: String, up: bool) -> Result<PortsReply, Command
         Reply::Done => ports(shared),
         other => Err(CommandError::BadAnswer("SetLink", format!("{other:?}"))),
     }
+}
+
+/// What neighbour resolution counted, among what the port did.
+fn neighbour_counters(shared: &Shared, nic: &NicInfo) -> impl Iterator<Item = (String, u64)> {
+    let counters = shared.config.neighbours.counters(nic.index as usize);
+    counters.map(|(name, value)| (name.to_string(), value))
 }
 
 fn port(nic: &NicInfo, rules: usize, all: &[(u32, Snapshot)]) -> Port {
@@ -600,6 +621,7 @@ mod tests {
             (Query::Version, r#"{"query":"version"}"#),
             (Query::Lcores, r#"{"query":"lcores"}"#),
             (Query::Programs, r#"{"query":"programs"}"#),
+            (Query::Neighbours, r#"{"query":"neighbours"}"#),
             (Query::Impair, r#"{"query":"impair"}"#),
             (Query::ImpairClear, r#"{"query":"impair-clear"}"#),
             (

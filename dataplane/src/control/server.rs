@@ -342,6 +342,8 @@ fn name(command: &Command) -> &'static str {
         Command::RemoveTap(_) => "RemoveTap",
         Command::Fatal => "Fatal",
         Command::Inject { .. } => "Inject",
+        Command::Transmit { .. } => "Transmit",
+        Command::PeerMoved { .. } => "PeerMoved",
     }
 }
 

@@ -26,7 +26,8 @@ use crate::lcore::message::{
     Command, ContextId, EventPipe, ImpairCommand, NewContext, PlaceReport, Reply, Request, Snapshot,
 };
 use crate::lcore::tap::Tap;
-use crate::nic::{GidEntry, LinkState, Neighbours, NicInfo};
+use crate::neighbour::{Known, Neighbours, Network};
+use crate::nic::{GidEntry, LinkState, NicInfo};
 
 /// A NIC `roceN` with 10.77.0.N+1 and fd77::N+1.
 pub fn nic(index: u32, active_mtu: Mtu) -> NicInfo {
@@ -55,12 +56,25 @@ pub fn nic(index: u32, active_mtu: Mtu) -> NicInfo {
 /// Two NICs that know each other; the second one's path MTU is 1024.
 pub fn config(socket: PathBuf) -> ControlConfig {
     let nics = [nic(0, Mtu::M4096), nic(1, Mtu::M1024)];
-    let mut neighbours = Neighbours::default();
-    for (own, other) in [(0, 1), (1, 0)] {
-        for entry in &nics[other].gids {
-            neighbours.by_nic.insert((own, entry.gid), nics[other].mac);
-        }
-    }
+    let known = nics
+        .iter()
+        .flat_map(|nic| nic.gids.iter().map(|entry| (entry.gid.to_ip(), nic.mac)))
+        .map(|(ip, mac)| {
+            let known = Known {
+                mac,
+                configured: false,
+            };
+            (ip, known)
+        });
+    let networks = nics.iter().map(|nic| Network {
+        name: nic.name.clone(),
+        mac: nic.mac,
+        addrs: nic.addrs.clone(),
+        gateways: Vec::new(),
+        wired: false,
+        known: known.clone().collect(),
+    });
+    let neighbours = Neighbours::new(networks.collect(), vec![LinkState::default(); 2]);
     ControlConfig::new(socket, nics.into(), neighbours.into())
 }
 
@@ -215,7 +229,10 @@ impl State {
             },
             Command::Impair(command) => self.impair(command),
             Command::PostMortems => Reply::PostMortems(Vec::new()),
-            Command::Fatal | Command::SetLink { .. } => Reply::Done,
+            Command::Fatal
+            | Command::SetLink { .. }
+            | Command::Transmit { .. }
+            | Command::PeerMoved { .. } => Reply::Done,
             // As if nothing lay in it.
             Command::ResizeCq { .. } => Reply::Resized { first: 0, count: 0 },
         }

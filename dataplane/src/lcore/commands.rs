@@ -28,6 +28,7 @@ use super::inject;
 use super::link;
 use super::message::{Command, NewContext, Reply, Request};
 use super::nic::{Nic, Shared};
+use super::others;
 use super::post_mortems::post_mortems;
 use super::snapshot::{counters, snapshot};
 use super::tap;
@@ -68,6 +69,12 @@ pub fn serve(lcore: &mut Lcore, request: Request, now: Nanos) {
         }
         Command::Inject { nic, frames } => inject::serve(lcore, nic, &frames),
         Command::SetLink { nic, up } => link::order(lcore, nic, up),
+        Command::Transmit { nic, frames } => others::transmit(lcore, nic, &frames),
+        Command::PeerMoved {
+            nic,
+            moved,
+            network,
+        } => others::peer_moved(lcore, nic, moved, &network),
         command => match lcore.ids.get(&context).copied() {
             None => failed(libc::EIO, format!("context {} does not exist", context.0)),
             Some(key) => {
@@ -223,7 +230,9 @@ fn in_context(
         | Command::RemoveTap(_)
         | Command::Fatal
         | Command::SetLink { .. }
-        | Command::Inject { .. } => failed(libc::EINVAL, "command out of place"),
+        | Command::Inject { .. }
+        | Command::Transmit { .. }
+        | Command::PeerMoved { .. } => failed(libc::EINVAL, "command out of place"),
     }
 }
 

@@ -14,6 +14,7 @@ use serde::Serialize;
 use super::tap::{Tap, TapId};
 use crate::impair::Place;
 use crate::memory::{ContextFile, Reach};
+use crate::neighbour::{Moved, Network};
 
 /// Names a context for the life of the daemon; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -206,6 +207,22 @@ pub enum Command {
         nic: u32,
         /// From their Ethernet headers on.
         frames: Vec<Box<[u8]>>,
+    },
+    /// Let a NIC send frames that are not RoCE. No context needed. -> `Done`
+    Transmit {
+        /// Its index.
+        nic: u32,
+        /// From their Ethernet headers on.
+        frames: Vec<Vec<u8>>,
+    },
+    /// A peer's MAC address changed: queue pairs that send to it go on with the new one. No context needed. -> `Done`
+    PeerMoved {
+        /// Index of the NIC that reaches it.
+        nic: u32,
+        /// What changed.
+        moved: Moved,
+        /// Says which destinations are reached through it.
+        network: Arc<Network>,
     },
 }
 

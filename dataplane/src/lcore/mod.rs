@@ -21,6 +21,7 @@ pub mod message;
 mod mw;
 mod nic;
 mod notes;
+mod others;
 mod post_mortems;
 pub mod probe;
 mod queue;
@@ -110,6 +111,8 @@ pub struct Lcore {
     failures: u64,
     /// Woken when there are more.
     failure_log: Option<Thread>,
+    /// Woken when there are frames that are not RoCE.
+    others_thread: Option<Thread>,
 }
 
 impl Lcore {
@@ -164,6 +167,7 @@ impl Lcore {
             empty_polls: 0,
             failures: 0,
             failure_log: None,
+            others_thread: None,
         })
     }
 
@@ -286,6 +290,7 @@ impl Lcore {
         if !self.shared.event_contexts.is_empty() && now >= self.event_retry {
             self.write_events(now);
         }
+        self.wake_others();
         let last = |nic: &Nic| nic.engine.post_mortems().last();
         let failures = self.nics.iter().map(last).sum();
         if failures != self.failures {

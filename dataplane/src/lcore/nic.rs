@@ -11,6 +11,7 @@ use slab::Slab;
 use super::context::{Context, ContextKey, Cq, Mr, OpEnd, Pd, QpTable};
 use super::impair::NicImpair;
 use super::mw::Windows;
+use super::others::Others;
 use super::tap::Taps;
 use crate::memory::helper::Moved;
 use crate::nic::NicInfo;
@@ -65,6 +66,8 @@ pub struct Nic {
     pub counts: NicCounts,
     /// Rules that impair its packets.
     pub impair: NicImpair,
+    /// Where frames go that are not RoCE.
+    pub others: Others,
 }
 
 /// A received packet while the transport judges it, and what a placement of it needs to know.
@@ -80,8 +83,16 @@ pub struct RxSlot {
 /// Packets that the transport never saw or never sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NicCounts {
-    /// Received, but not RoCE v2.
+    /// Received, neither RoCE v2 nor of the next three kinds.
     pub rx_not_roce: u64,
+    /// ARP received.
+    pub rx_arp: u64,
+    /// ICMP received.
+    pub rx_icmp: u64,
+    /// ICMPv6 received: neighbour discovery and echo.
+    pub rx_icmpv6: u64,
+    /// Of these three kinds, dropped since too many came at once.
+    pub rx_others_dropped: u64,
     /// Received RoCE for an address that is not ours.
     pub rx_not_ours: u64,
     /// Dropped since the program's memory stood still (a page that it withholds, say).
@@ -123,6 +134,7 @@ impl Nic {
             tapped: false,
             counts: NicCounts::default(),
             impair: NicImpair::default(),
+            others: Others::default(),
         }
     }
 }

@@ -25,6 +25,10 @@ pub fn counters(lcore: &Lcore) -> Snapshot {
         let mut port = nic.port.counters();
         port.extend([
             ("rx_not_roce", c.rx_not_roce),
+            ("rx_arp", c.rx_arp),
+            ("rx_icmp", c.rx_icmp),
+            ("rx_icmpv6", c.rx_icmpv6),
+            ("rx_others_dropped", c.rx_others_dropped),
             ("rx_not_ours", c.rx_not_ours),
             ("rx_memory_overrun", c.rx_memory_overrun),
             ("tx_no_mbuf", c.tx_no_mbuf),

@@ -56,7 +56,7 @@ pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
         let parsed = match wire::parse(frame) {
             Ok(parsed) => parsed,
             Err(ParseError::NotRoce) => {
-                nic.counts.rx_not_roce += 1;
+                nic.others.take(frame, &mut nic.counts);
                 continue;
             }
             Err(ParseError::Malformed(_)) => {

@@ -99,6 +99,13 @@ impl Engine {
         Ok(())
     }
 
+    /// The peer, or the router to it, has another MAC address. The caller's templates are its own to change.
+    pub fn set_dmac(&mut self, qp: QpId, mac: crate::wire::ethernet::Mac) {
+        if let Some(qp) = self.qps.get_mut(qp) {
+            qp.cold.attr.path.dmac = mac;
+        }
+    }
+
     /// What was set, with the live PSNs and state.
     pub fn query_qp(&self, qp: QpId) -> Result<(QpAttr, QpInit), QpError> {
         let qp = self.qps.get(qp).ok_or(QpError::Unknown(qp.0))?;

@@ -9,10 +9,11 @@ use std::process::{Command, Stdio};
 use roceline_abi::{MARK_PREFIX, PROTOCOL_VERSION};
 
 use super::Finding;
-use crate::cli::shim;
+use crate::cli::{neighbours, shim};
 use crate::config::allowed_cpus;
 use crate::control::client::{Client, ClientError};
 use crate::control::impair::{ImpairReply, RuleLine};
+use crate::control::neighbours::NeighboursReply;
 use crate::control::query::{Lcore, LcoresReply, Query, VersionReply};
 
 /// What a daemon says of itself.
@@ -20,6 +21,7 @@ struct Daemon {
     version: VersionReply,
     lcores: Vec<Lcore>,
     rules: Vec<RuleLine>,
+    neighbours: NeighboursReply,
 }
 
 /// Looks at everything.
@@ -40,6 +42,7 @@ pub(super) fn all(socket: &Path) -> Vec<Finding> {
     ];
     if let Ok(daemon) = &daemon {
         findings.push(impairments(&daemon.rules));
+        findings.push(addresses(&daemon.neighbours));
     }
     if let (Ok(daemon), Ok(shim)) = (&daemon, &shim) {
         findings.push(end_to_end(socket, shim, daemon));
@@ -52,10 +55,12 @@ fn ask(socket: &Path) -> Result<Daemon, ClientError> {
     let version = client.ask::<VersionReply>(&Query::Version)?;
     let lcores = client.ask::<LcoresReply>(&Query::Lcores)?.lcores;
     let rules = client.ask::<ImpairReply>(&Query::Impair)?.rules;
+    let neighbours = client.ask::<NeighboursReply>(&Query::Neighbours)?;
     Ok(Daemon {
         version,
         lcores,
         rules,
+        neighbours,
     })
 }
 
@@ -158,6 +163,32 @@ fn impairments(rules: &[RuleLine]) -> Finding {
         WHAT,
         format!("packets are impaired on purpose: {}", places.join(", ")),
         "`roceline impair list` shows the rules, `roceline impair clear` removes them",
+    )
+}
+
+/// Two stations with one address, and peers that nobody answers for.
+fn addresses(known: &NeighboursReply) -> Finding {
+    const WHAT: &str = "addresses";
+    if let Some(first) = known.conflicts.first() {
+        return Finding::off(
+            WHAT,
+            neighbours::duplicate(first),
+            "change `addresses` of one of them; `roceline show neighbours` lists all",
+        );
+    }
+    let failed: Vec<&str> = known
+        .neighbours
+        .iter()
+        .filter(|line| line.state == "failed")
+        .map(|line| line.address.as_str())
+        .collect();
+    if failed.is_empty() {
+        return Finding::ok(WHAT, "no duplicates, no peer that does not answer");
+    }
+    Finding::off(
+        WHAT,
+        format!("nobody answers for {}", failed.join(", ")),
+        "is the peer up, with that address, on the same network? `[[nic.neighbor]]` names one that does not answer ARP or ND",
     )
 }
 

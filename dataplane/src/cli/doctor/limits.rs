@@ -54,11 +54,6 @@ pub(super) const UNSUPPORTED: &[Limit] = &[
         instead: "connect as perftest does without -R",
     },
     Limit {
-        what: "ARP, ND",
-        why: "peers beyond a port are not discovered",
-        instead: "name them with [[nic.neighbor]] in the configuration",
-    },
-    Limit {
         what: "PFC, ECN, DCQCN",
         why: "no congestion control",
         instead: "",

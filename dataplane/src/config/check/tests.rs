@@ -283,6 +283,40 @@ fn nics_must_fit_together() {
         "f.toml: roce0 and b have the same MAC",
         "`mac`",
     );
+    // An address that one has by its MAC address, the other by configuration.
+    let taken = other.replace("10.0.0.2/24", "fe80::ff:fe00:1/64");
+    refused(
+        &format!("{NIC}{mac}{taken}"),
+        "f.toml: roce0 and b both have fe80::ff:fe00:1",
+        "change one",
+    );
+}
+
+#[test]
+fn gateways_are_in_a_subnet_and_one_for_each_family() {
+    let with = |value: &str| {
+        let addresses = "addresses = [\"10.0.0.1/24\", \"fd00::1/64\"]";
+        let nic = NIC.replace("addresses = [\"10.0.0.1/24\"]", addresses);
+        format!("{nic}gateway = {value}\n")
+    };
+    let gateways = |value: &str| parse(&with(value)).unwrap().nics[0].gateways.clone();
+    let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+    assert_eq!(gateways("\"10.0.0.254\""), [ip("10.0.0.254")]);
+    assert_eq!(
+        gateways("[\"10.0.0.254\", \"fe80::1\"]"),
+        [ip("10.0.0.254"), ip("fe80::1")]
+    );
+    for (value, problem) in [
+        ("\"10.0.1.254\"", "in no subnet"),
+        ("\"10.0.0.1\"", "of this NIC itself"),
+        ("\"224.0.0.1\"", "one host"),
+        ("[\"10.0.0.2\", \"10.0.0.3\"]", "second one of its family"),
+        ("7", "text in quotes or a list of it"),
+    ] {
+        refused(&with(value), "f.toml:", problem);
+    }
+    let fabric = with("\"10.0.0.254\"").replace("vdev:net_null0", "fabric:x");
+    refused(&fabric, "f.toml:", "has no router");
 }
 
 #[test]

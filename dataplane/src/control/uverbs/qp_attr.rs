@@ -123,7 +123,7 @@ fn path_mtu(context: &Context, number: u32) -> Result<Mtu, CommandError> {
     Ok(mtu)
 }
 
-/// Resolves an address vector. RC resolves once, here; the neighbours are known from the start, so nothing waits.
+/// Resolves an address vector: once, here, as the kernel does.
 fn path(context: &Context, dest: &QpDest) -> Result<Path, CommandError> {
     let nic = context.nic();
     if dest.port_num != limits::PORT {
@@ -154,12 +154,7 @@ fn path(context: &Context, dest: &QpDest) -> Result<Path, CommandError> {
             index,
         });
     }
-    let dmac = context
-        .neighbour(dgid)
-        .ok_or_else(|| CommandError::Neighbour {
-            device: nic.name.clone(),
-            dgid: address,
-        })?;
+    let dmac = context.neighbour(dgid)?;
     Ok(Path {
         sgid,
         dgid,
