@@ -18,7 +18,7 @@ use roceline::lcore::probe::NoProbe;
 use roceline::lcore::tap::{Clock, Store, Tap, TapId};
 use roceline::memory::{Mapping, MemoryFile, Range, Reach};
 use roceline_engine::AckPolicy;
-use roceline_engine::verbs::{Mtu, Sge, WrOpcode};
+use roceline_engine::verbs::{Mtu, QpState, Sge, WrOpcode};
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
@@ -137,6 +137,45 @@ fn the_loop_allocates_nothing_while_data_flows() {
     data_flows(&mut pair, BYTES, BYTES);
     let mut records = Vec::new();
     assert!(drainer.read(&mut records), "the tap heard something");
+}
+
+/// A completion queue overflows, its queue pair fails and is flushed.
+#[test]
+fn the_loop_allocates_nothing_while_a_cq_overflows() {
+    let mut pair = Pair::new(AckPolicy::Coalesced, Mtu::M4096, 6).unwrap();
+    let end = Instant::now() + Duration::from_secs(120);
+    let mut allocated = 0;
+    for round in 0.. {
+        assert!(Instant::now() < end, "the QP is still not in ERR");
+        // Empty SENDs; nobody polls the receiver's CQ of 4,095 entries.
+        for _ in 0..32 {
+            pair.b.producer.post_recv(&mut pair.b.qp, Sge::default());
+            if pair.a.producer.can_send(&pair.a.qp) {
+                let (sge, remote) = (Sge::default(), (0, 0));
+                let (producer, qp) = (&pair.a.producer, &mut pair.a.qp);
+                producer.post_send(qp, WrOpcode::Send, 0, sge, remote, None);
+            }
+        }
+        pair.a.producer.ring(&pair.a.qp);
+        for _ in 0..8 {
+            let before = count();
+            pair.lcore.turn(&mut NoProbe);
+            allocated += if round >= 5 { count() - before } else { 0 };
+        }
+        let command = Command::QueryQp {
+            qp: pair.b.qp.handle,
+        };
+        let lcore = &mut pair.lcore;
+        let reply = pair.b.producer.command(command, &mut || {
+            lcore.turn(&mut NoProbe);
+        });
+        match reply.unwrap() {
+            Reply::QpState { attr, .. } if attr.state == QpState::Err => break,
+            Reply::QpState { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(allocated, 0);
 }
 
 /// Rules of all kinds that lose nothing for good, at every place of both NICs.

@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use roceline_abi::control::{MAX_PAYLOAD, MemoryPolicy};
 use roceline_abi::layout::{
-    ARM_NEXT, ARM_NONE, ARM_OFFSET, ARM_SOLICITED, CONTROL_BYTES, DB_BELLS, DB_SLEEPING,
-    DB_SUMMARY, DOORBELL_OFFSET, DOORBELL_STRIDE, MAX_CQS, MAX_LCORE_SLOTS, MAX_QPS, QP_SLOT_SHIFT,
+    ARM_NEXT, ARM_NONE, ARM_OFFSET, ARM_SOLICITED, CLOSED_OFFSET, CONTROL_BYTES, DB_BELLS,
+    DB_SLEEPING, DB_SUMMARY, DOORBELL_OFFSET, DOORBELL_STRIDE, MAX_CQS, MAX_LCORE_SLOTS, MAX_QPS,
+    QP_SLOT_SHIFT,
 };
 
 use crate::end::End;
@@ -301,7 +302,7 @@ impl Context {
         }
     }
 
-    /// Rings the doorbell of a QP.
+    /// Rings the doorbell of a QP. EINVAL, as the kernel's driver says, for one that takes no send requests yet.
     #[inline]
     pub fn ring(&self, handle: u32) -> Result<(), c_int> {
         let (slot, index) = (handle >> QP_SLOT_SHIFT, handle & ((1 << QP_SLOT_SHIFT) - 1));
@@ -314,11 +315,13 @@ impl Context {
         }
         let area = DOORBELL_OFFSET + u64::from(slot) * DOORBELL_STRIDE;
         let word = u64::from(index / 64);
-        // SAFETY: slot and index are in bounds, so all three words are inside the first CONTROL_BYTES, aligned; the
+        // SAFETY: slot and index are in bounds, so all four words are inside the first CONTROL_BYTES, aligned; the
         // daemon accesses them atomically.
-        let (bell, summary, sleeping) = unsafe {
+        let (closed, bell, summary, sleeping) = unsafe {
+            let closed = map.add((CLOSED_OFFSET + 8 * word) as usize);
             let area = map.add(area as usize);
             (
+                &*closed.cast::<AtomicU64>(),
                 &*area.add((DB_BELLS + 8 * word) as usize).cast::<AtomicU64>(),
                 &*area
                     .add((DB_SUMMARY + 8 * (word / 64)) as usize)
@@ -326,6 +329,9 @@ impl Context {
                 &*area.add(DB_SLEEPING as usize).cast::<AtomicU32>(),
             )
         };
+        if closed.load(Ordering::Relaxed) & 1 << (index % 64) != 0 {
+            return Err(libc::EINVAL);
+        }
         // This orders the producer index before it and the two loads after it, as a fence would.
         bell.fetch_or(1 << (index % 64), Ordering::SeqCst);
         let bit = 1 << (word % 64);

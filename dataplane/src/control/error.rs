@@ -130,6 +130,10 @@ pub enum CommandError {
         active: u32,
         port: u32,
     },
+    #[error(
+        "Q_Key {0:#010x} is for the privileged, as its highest bit is set: give the program CAP_NET_RAW, or choose another"
+    )]
+    PrivilegedQkey(u32),
     #[error("path MTU number {0} does not exist")]
     MtuNumber(u32),
     #[error("{reason}")]
@@ -200,7 +204,7 @@ impl CommandError {
             NoAnswer(..) | BadAnswer(..) | Lcore(_) => libc::EIO,
             Device(_) => libc::ENODEV,
             Denied { .. } => libc::EACCES,
-            NotOperator { .. } => libc::EPERM,
+            NotOperator { .. } | PrivilegedQkey(_) => libc::EPERM,
             System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
         }
     }

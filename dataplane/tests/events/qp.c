@@ -72,11 +72,32 @@ void post_case(void)
 	renew(a, &usual);
 	check(ibv_post_recv(a->qp, recv, &bad_recv) == EINVAL, "a receive in RESET");
 
-	/* Requests posted before RTS wait for it, as on an mlx5. */
-	join(ends, &usual);
-	renew(a, &usual);
-	check(ibv_post_send(a->qp, wr, &bad) == 0, "posted in RESET");
-	expect_nothing(a, "posted in RESET", 20);
+	/* Before RTS nothing is posted, and nothing of it carried out later. */
+	for (int state = IBV_QPS_RESET; state < IBV_QPS_RTS; state++) {
+		if (state == IBV_QPS_RESET)
+			renew(a, &usual);
+		else
+			join(ends, &(struct how){ .stop = 1 + state });
+		wr[0].wr_id = 70;
+		check(ibv_post_send(a->qp, wr, &bad) == EINVAL, "a request in state %d", state);
+	}
+	check(modify(a,
+		     (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7,
+					   .sq_psn = a->psn, .max_rd_atomic = 4 },
+		     IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+			     IBV_QP_MAX_QP_RD_ATOMIC) == 0,
+	      "RTR to RTS");
+	expect_nothing(a, "posted before RTS", 20);
+	wr[0].wr_id = 71;
+	check(ibv_post_send(a->qp, wr, &bad) == 0, "a request in RTS");
+	expect(a, "after a refusal", 71, IBV_WC_SUCCESS);
+	/* In ERR it is flushed, also where the QP was never in RTS. */
+	join(ends, &in_init);
+	to_error(a);
+	check(ibv_post_send(a->qp, wr, &bad) == 0, "a request in ERR");
+	expect(a, "posted in ERR", 71, IBV_WC_WR_FLUSH_ERR);
+	check(modify(a, (struct ibv_qp_attr){ .qp_state = IBV_QPS_RESET }, IBV_QP_STATE) == 0, "to RESET");
+	check(ibv_post_send(a->qp, wr, &bad) == EINVAL, "a request in RESET again");
 	close_pair(ends);
 }
 

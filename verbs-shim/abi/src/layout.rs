@@ -6,7 +6,7 @@
 //! 0        guard: a stray raw write() lands here and harms nothing
 //! 1 MiB    doorbell areas, one of 64 KiB per lcore slot
 //! 2 MiB    CQ arm words, one u32 per CQ handle
-//! 3 MiB    words about the end of the daemon (`objects`)
+//! 3 MiB    words about the end of the daemon (`objects`), then a bit for each QP that takes no sends yet
 //! 4 MiB    records of QPs (`objects`)
 //! 8 MiB    records of CQs
 //! 16 MiB   floor of the queues
@@ -54,6 +54,11 @@ pub const DB_SUMMARY_WORDS: usize = MAX_QPS / 64 / 64;
 /// ordered behind one, so a ring is never lost.
 pub const DB_BELLS: u64 = 4096;
 
+/// Offset of `u64[1024]`: bit `i % 64` of word `i / 64` is set while the QP with doorbell index `i` is in RESET, INIT or RTR,
+/// in which a send request is refused (IBTA 10.3.1). The daemon writes it when the program modifies the QP, the shim reads it when
+/// the program rings.
+pub const CLOSED_OFFSET: u64 = crate::objects::END_LOCK + 4096;
+
 /// Arm word: no event wanted.
 pub const ARM_NONE: u32 = 0;
 /// Arm word: event on the next solicited completion or error.
@@ -64,5 +69,6 @@ pub const ARM_NEXT: u32 = 2;
 const _: () = assert!(DB_BELLS + (MAX_QPS as u64) / 8 <= DOORBELL_STRIDE);
 const _: () = assert!(DOORBELL_OFFSET + DOORBELL_STRIDE * MAX_LCORE_SLOTS as u64 <= ARM_OFFSET);
 const _: () = assert!(ARM_OFFSET + 4 * MAX_CQS as u64 <= crate::objects::END_LOCK);
+const _: () = assert!(CLOSED_OFFSET + (MAX_QPS as u64) / 8 <= CONTROL_BYTES);
 const _: () = assert!(CONTROL_BYTES <= QUEUE_FLOOR);
 const _: () = assert!(MAX_QPS <= 1 << QP_SLOT_SHIFT);

@@ -5,7 +5,7 @@
 
 use core::sync::atomic::Ordering;
 
-use crate::layout::{MAX_CQS, MAX_QPS, QUEUE_FLOOR};
+use crate::layout::{CLOSED_OFFSET, MAX_CQS, MAX_QPS, QUEUE_FLOOR};
 use crate::view::View;
 
 /// Offset of the lock (u32) that whoever flushes a dead context holds: 0 is free.
@@ -126,6 +126,18 @@ impl QpRecord {
     /// Records in use have indices below this.
     pub fn limit(view: &View<'_>) -> u32 {
         limit(view, QP_LIMIT, MAX_QPS)
+    }
+}
+
+/// Notes that the QP with this doorbell index takes no send requests, or does from now on.
+pub fn close_sends(view: &View<'_>, index: u32, closed: bool) {
+    let bit = 1u64 << (index % 64);
+    if let Some(word) = view.u64(CLOSED_OFFSET + 8 * u64::from(index / 64)) {
+        if closed {
+            word.fetch_or(bit, Ordering::Release);
+        } else {
+            word.fetch_and(!bit, Ordering::Release);
+        }
     }
 }
 

@@ -13,6 +13,8 @@ use crate::control::limits;
 /// Hop limit of every packet: the kernel's default, which ib_core takes from the route and puts in place of the
 /// program's (`ib_resolve_unicast_gid_dmac`). ibv_rc_pingpong asks for 1, perftest for 255.
 const HOP_LIMIT: u8 = 64;
+/// Q_Keys with this bit are for the privileged (IBTA 10.2.5; Linux `ib_uverbs_modify_qp`).
+const PRIVILEGED_QKEY: u32 = 1 << 31;
 /// The attributes that the mask names, in range; all others keep their defaults and mean nothing.
 pub fn decode(context: &Context, request: &ModifyQp) -> Result<QpAttr, CommandError> {
     let mut attr = QpAttr::default();
@@ -57,6 +59,9 @@ pub fn decode(context: &Context, request: &ModifyQp) -> Result<QpAttr, CommandEr
         attr.port = request.port_num;
     }
     if set(mask::QKEY) {
+        if request.qkey & PRIVILEGED_QKEY != 0 && !context.may_use_privileged_qkey() {
+            return Err(CommandError::PrivilegedQkey(request.qkey));
+        }
         attr.qkey = request.qkey;
     }
     if set(mask::AV) {

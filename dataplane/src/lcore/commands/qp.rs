@@ -112,6 +112,7 @@ pub(super) fn modify_qp(
             ),
         );
     }
+    let from = nic.engine.query_qp(id).ok().map(|(attr, _)| attr.state);
     if let Err(error) = nic
         .engine
         .modify_qp(id, attr, attr_mask, now, &mut shared.out)
@@ -123,6 +124,7 @@ pub(super) fn modify_qp(
     }
     drain(nic, shared);
     nic.more_due = true;
+    let reaches_rts = attr_mask & mask::STATE != 0 && attr.state == QpState::Rts;
     let Ok((current, _)) = nic.engine.query_qp(id) else {
         return Ok(Reply::Done);
     };
@@ -138,7 +140,13 @@ pub(super) fn modify_qp(
         qp.sq.reset();
         qp.rq.reset();
         qp.template = None;
-    } else if !qp.in_sends {
+        return Ok(Reply::Done);
+    }
+    if reaches_rts && from == Some(QpState::Rtr) {
+        // What was posted before was refused, so it is not carried out either.
+        qp.sq.reset();
+    }
+    if !qp.in_sends {
         // Requests may have been posted before the state allowed them to be read.
         qp.in_sends = true;
         shared.contexts[key].sends.push_back(id);
