@@ -258,7 +258,7 @@ impl Producer {
         let command = Command::CreateQp {
             init,
             sq,
-            rq,
+            rq: Some(rq),
             max_recv_wr: rq.mask,
             user_handle: 0,
         };

@@ -150,6 +150,7 @@ fn devices(out: &mut impl Write, reply: &DevicesReply) -> io::Result<()> {
         ">pds",
         ">mrs",
         ">cqs",
+        ">srqs",
         ">qps",
         "node guid",
         "mac",
@@ -161,6 +162,7 @@ fn devices(out: &mut impl Write, reply: &DevicesReply) -> io::Result<()> {
             device.pds,
             device.mrs,
             device.cqs,
+            device.srqs,
             device.qps,
         ];
         let mut row = vec![

@@ -33,8 +33,17 @@ pub struct QpQueues {
     pub qpn: u32,
     /// Send queue.
     pub sq: Queue,
-    /// Receive queue.
-    pub rq: Queue,
+    /// Receive queue, if it does not share one.
+    pub rq: Option<Queue>,
+}
+
+/// A shared receive queue.
+#[derive(Debug)]
+pub struct SrqQueue {
+    /// The queue.
+    pub queue: Queue,
+    /// Entries of a request at most.
+    pub max_sge: u32,
 }
 
 /// A CQ.
@@ -75,6 +84,8 @@ pub struct Context {
     pub channels: HashSet<u32>,
     /// Completion queues.
     pub cqs: HashMap<u32, CqQueue>,
+    /// Shared receive queues.
+    pub srqs: HashMap<u32, SrqQueue>,
     /// Queue pairs.
     pub qps: HashMap<u32, QpQueues>,
 }
@@ -150,6 +161,7 @@ impl Context {
             mws: HashSet::new(),
             channels: HashSet::new(),
             cqs: HashMap::new(),
+            srqs: HashMap::new(),
             qps: HashMap::new(),
         };
         if let Some(keeper) = context.keeper() {
@@ -311,6 +323,12 @@ impl Context {
         known(self.cqs.contains_key(&handle), "completion queue", handle)
     }
 
+    /// A shared receive queue of this context.
+    pub fn srq(&self, handle: u32) -> Result<u32, CommandError> {
+        let exists = self.srqs.contains_key(&handle);
+        known(exists, "shared receive queue", handle)
+    }
+
     /// A queue pair of this context.
     pub fn qp(&self, handle: u32) -> Result<u32, CommandError> {
         known(self.qps.contains_key(&handle), "queue pair", handle)
@@ -337,7 +355,7 @@ impl Context {
     }
 
     /// Gives back queues whose object was not created, unless the owner may have created it all the same.
-    pub fn free_after<const N: usize>(&mut self, error: &CommandError, queues: [Queue; N]) {
+    pub fn free_after(&mut self, error: &CommandError, queues: impl IntoIterator<Item = Queue>) {
         if matches!(
             error,
             CommandError::NoAnswer(..) | CommandError::BadAnswer(..)

@@ -82,6 +82,8 @@ pub enum CommandError {
         at: u64,
         perms: String,
     },
+    #[error("address {0:#x}, which the command names for its answer, cannot be written")]
+    Address(u64),
     #[error("{0} queue pairs are not supported in this version")]
     QpType(&'static str),
     #[error("queue pair state {0} does not exist")]
@@ -198,7 +200,7 @@ impl CommandError {
             // cgroup's (`rdmacg_try_charge`: EAGAIN), and one of memory that of `RLIMIT_MEMLOCK` (`ib_umem_get`: ENOMEM).
             Share { resource, set, .. } if *set && !resource.is_bytes() => libc::EAGAIN,
             Share { .. } => libc::ENOMEM,
-            Unmapped { .. } | Protection { .. } => libc::EFAULT,
+            Unmapped { .. } | Protection { .. } | Address(_) => libc::EFAULT,
             Neighbour(unresolved) => unresolved.errno(),
             Refused { errno, .. } => *errno,
             NoAnswer(..) | BadAnswer(..) | Lcore(_) => libc::EIO,

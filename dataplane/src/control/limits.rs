@@ -21,6 +21,12 @@ pub struct DeviceLimits {
     pub max_cq: u32,
     /// Entries of a completion queue, so chosen that the ring with its one empty slot is a power of two.
     pub max_cqe: u32,
+    /// Shared receive queues.
+    pub max_srq: u32,
+    /// Receive requests in a shared receive queue.
+    pub max_srq_wr: u32,
+    /// Scatter/gather entries of such a request.
+    pub max_srq_sge: u32,
     /// Memory regions.
     pub max_mr: u32,
     /// Memory windows.
@@ -61,6 +67,10 @@ impl Default for DeviceLimits {
             max_inline: MAX_INLINE as u32,
             max_cq: MAX_CQS as u32,
             max_cqe: MAX_CQE - 1,
+            max_srq: 1 << 16,
+            // What serves many queue pairs has to hold more than the queue of one.
+            max_srq_wr: 2 * MAX_WR,
+            max_srq_sge: MAX_SGE as u32,
             max_mr: 1 << 16,
             max_mw: 1 << 16,
             max_pd: 1 << 15,
@@ -114,6 +124,7 @@ mod tests {
         );
         // One send queue of the largest size: 2^15 slots of 1 KiB.
         assert!(u64::from(limits.max_qp_wr) * 2 * 1024 < limits.max_queue_bytes);
+        assert!(u64::from(limits.max_srq_wr) * 2 * 1024 < limits.max_queue_bytes);
         assert!(u64::from(limits.max_cqe) * 64 < limits.max_queue_bytes);
     }
 }

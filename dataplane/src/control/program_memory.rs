@@ -84,6 +84,27 @@ impl ProgramMemory {
         Ok(())
     }
 
+    /// Writes a few bytes that a command promises to write to an address of the program. It may wait for a page as long as
+    /// the program lets it.
+    pub fn write(&self, addr: u64, bytes: &[u8]) -> Result<(), CommandError> {
+        let at = libc::off64_t::try_from(addr).map_err(|_| CommandError::Address(addr))?;
+        loop {
+            // SAFETY: reads initialised bytes.
+            let n = unsafe {
+                libc::pwrite64(self.mem.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), at)
+            };
+            if n < 0 && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted {
+                continue;
+            }
+            // Less than all means that the rest is not mapped.
+            return if n == bytes.len() as isize {
+                Ok(())
+            } else {
+                Err(CommandError::Address(addr))
+            };
+        }
+    }
+
     fn readable(&self, at: u64) -> bool {
         let mut byte = 0u8;
         loop {

@@ -159,6 +159,8 @@ pub struct Device {
     pub pds: u32,
     /// Completion queues.
     pub cqs: u32,
+    /// Shared receive queues.
+    pub srqs: u32,
     /// Queue pairs.
     pub qps: u32,
     /// Memory regions.
@@ -448,6 +450,7 @@ fn device(nic: &NicInfo, all: &[(u32, Snapshot)]) -> Device {
         contexts: parts().map(|n| n.contexts).sum(),
         pds: parts().map(|n| n.pds).sum(),
         cqs: parts().map(|n| n.cqs).sum(),
+        srqs: parts().map(|n| n.srqs).sum(),
         qps: qps as u32,
         mrs: parts().map(|n| n.mrs).sum(),
     }

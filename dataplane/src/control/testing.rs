@@ -150,7 +150,10 @@ impl State {
                 self.contexts.remove(&context);
                 Reply::Done
             }
-            Command::AllocPd | Command::CreateCq { .. } => Reply::Handle(handle),
+            Command::AllocPd | Command::CreateCq { .. } | Command::CreateSrq { .. } => {
+                Reply::Handle(handle)
+            }
+            Command::QuerySrq { .. } => Reply::SrqLimit(11),
             Command::AddChannel(pipe) => {
                 self.channels.insert(handle, pipe);
                 Reply::Handle(handle)
@@ -200,11 +203,12 @@ impl State {
                 comp: 7,
                 asynchronous: 3,
             },
-            Command::DestroyQp { .. } => Reply::Events {
+            Command::DestroyQp { .. } | Command::DestroySrq { .. } => Reply::Events {
                 comp: 0,
                 asynchronous: 5,
             },
             Command::DeallocPd { .. }
+            | Command::ModifySrq { .. }
             | Command::DeregMr { .. }
             | Command::DeallocMw { .. }
             | Command::SetReach { .. }

@@ -4,6 +4,7 @@
 mod cq;
 mod objects;
 mod qp;
+mod srq;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -219,6 +220,17 @@ fn in_context(
                 asynchronous: written.saturating_sub(unread),
             })
         }
+        Command::CreateSrq {
+            pd,
+            queue,
+            max_sge,
+            user_handle,
+        } => srq::create(nic, shared, key, pd, queue, max_sge, user_handle),
+        Command::ModifySrq { srq, limit, resize } => {
+            srq::modify(nic, shared, key, srq, limit, resize)
+        }
+        Command::QuerySrq { srq } => srq::query(nic, key, srq),
+        Command::DestroySrq { srq } => srq::destroy(nic, shared, key, srq),
         Command::Open(_)
         | Command::Close
         | Command::DeregMr { .. }
@@ -342,6 +354,7 @@ fn close(
             }
         }
     }
+    nic.qps.srqs.remove_all(key);
     shared.cqs.retain(|_, cq| cq.context != key);
     let cqs = &shared.cqs;
     shared.failed_cqs.retain(|&cq| cqs.contains(cq as usize));

@@ -16,7 +16,8 @@ use slab::Slab;
 use super::doorbell::Doorbells;
 use super::events::EventWriter;
 use super::message::Reply;
-use super::queue::{CompletionQueue, RecvQueue, SendQueue};
+use super::queue::{CompletionQueue, SendQueue};
+use super::srq::{Receives, Srqs};
 use crate::memory::helper::{CAPACITY, MemHelper, Moved};
 use crate::memory::{ContextFile, ProgramLock, Reach};
 use crate::port::{Mbuf, RX_BURST};
@@ -231,7 +232,7 @@ pub struct Qp {
     /// Send queue.
     pub sq: SendQueue,
     /// Receive queue.
-    pub rq: RecvQueue,
+    pub rq: Receives,
     /// Receive requests at most.
     pub max_recv_wr: u32,
     /// Packet headers, once the path is known.
@@ -300,6 +301,8 @@ pub fn side_index(side: Side) -> usize {
 #[derive(Debug)]
 pub struct QpTable {
     entries: Vec<Option<Box<Qp>>>,
+    /// Shared receive queues.
+    pub srqs: Srqs,
     shift: u32,
     mask: u32,
 }
@@ -312,6 +315,7 @@ impl QpTable {
         entries.resize_with(size as usize, || None);
         QpTable {
             entries,
+            srqs: Srqs::default(),
             shift: owner_bits,
             mask: size - 1,
         }
@@ -357,6 +361,12 @@ impl QpTable {
 
 impl RecvQueues for QpTable {
     fn take(&mut self, qp: QpId, wr: &mut RecvWr) -> bool {
-        self.get_mut(qp).is_some_and(|qp| qp.rq.take(wr))
+        let index = self.index(qp);
+        let found = self.entries[index].as_deref_mut().filter(|q| q.id == qp);
+        match found.map(|qp| &mut qp.rq) {
+            Some(Receives::Own(queue)) => queue.take(wr),
+            Some(Receives::Shared(srq)) => self.srqs.take(*srq, wr),
+            None => false,
+        }
     }
 }

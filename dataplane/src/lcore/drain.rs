@@ -15,6 +15,7 @@ use super::atomic::{self, Deed};
 use super::context::{Context, FETCH_HIGH, LostBehind, Mr, Op, OpEnd, Qp, Then, side_index};
 use super::nic::{Fetched, LOOPBACK_LIMIT, Nic, Placed, Shared, TX_LIMIT};
 use super::queue::CqFull;
+use super::srq;
 use crate::memory::helper::{CAPACITY, Direction, Piece};
 use crate::memory::{AtomicOp, Window};
 use crate::port::Mbuf;
@@ -53,6 +54,7 @@ pub fn drain(nic: &mut Nic, shared: &mut Shared) {
         }
         shared.fetched.clear();
     }
+    srq::tell(nic, shared);
 }
 
 fn carry_out(nic: &mut Nic, shared: &mut Shared) {

@@ -153,8 +153,8 @@ pub enum Command {
         init: QpInit,
         /// Send queue.
         sq: QueueLoc,
-        /// Receive queue.
-        rq: QueueLoc,
+        /// Receive queue; none if `init` names a shared one, by its handle.
+        rq: Option<QueueLoc>,
         /// Receive requests at most.
         max_recv_wr: u32,
         /// What events name it by.
@@ -178,6 +178,36 @@ pub enum Command {
     DestroyQp {
         /// QP handle.
         qp: u32,
+    },
+    /// New shared receive queue. -> `Handle`
+    CreateSrq {
+        /// PD handle.
+        pd: u32,
+        /// The queue.
+        queue: QueueLoc,
+        /// Entries of a request at most.
+        max_sge: u32,
+        /// What events name it by.
+        user_handle: u64,
+    },
+    /// All or nothing of it. -> `Done`
+    ModifySrq {
+        /// SRQ handle.
+        srq: u32,
+        /// An event once fewer requests are left; 0: none.
+        limit: Option<u32>,
+        /// Another place, empty and with slots of the same size, for the requests that are posted.
+        resize: Option<QueueLoc>,
+    },
+    /// -> `SrqLimit`
+    QuerySrq {
+        /// SRQ handle.
+        srq: u32,
+    },
+    /// -> `Events`
+    DestroySrq {
+        /// SRQ handle.
+        srq: u32,
     },
     /// What is there, for the command line. No context needed. -> `Snapshot`
     Snapshot,
@@ -315,6 +345,8 @@ pub enum Reply {
         /// How many there are.
         count: u32,
     },
+    /// The limit that is armed on a shared receive queue.
+    SrqLimit(u32),
     /// Events of a destroyed object that the program has *read* and must acknowledge.
     Events {
         /// Completion events (CQ).
@@ -392,6 +424,8 @@ pub struct NicSnapshot {
     pub cqs: u32,
     /// Protection domains.
     pub pds: u32,
+    /// Shared receive queues.
+    pub srqs: u32,
 }
 
 /// A QP.

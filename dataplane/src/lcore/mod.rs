@@ -27,6 +27,7 @@ pub mod probe;
 mod queue;
 pub(crate) mod slice;
 mod snapshot;
+mod srq;
 mod stages;
 pub mod tap;
 mod wqe;

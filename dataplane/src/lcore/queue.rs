@@ -40,10 +40,28 @@ impl Ring {
 
     /// The program's producer index; work before it is readable.
     fn producer(&self) -> u32 {
+        self.raw_producer() & self.loc.mask
+    }
+
+    /// The index as the program wrote it.
+    fn raw_producer(&self) -> u32 {
         self.file
             .atomic_u32(self.loc.offset + Q_PRODUCER)
             .load(Ordering::Acquire)
-            & self.loc.mask
+    }
+
+    /// Copies a slot to another queue's, whose slots are as large.
+    fn copy_slot(&self, index: u32, to: &Ring, at: u32) {
+        let bytes = self.elem_bytes().min(to.elem_bytes());
+        for word in (0..bytes).step_by(8) {
+            let value = self
+                .file
+                .atomic_u64(self.slot(index) + word)
+                .load(Ordering::Relaxed);
+            to.file
+                .atomic_u64(to.slot(at) + word)
+                .store(value, Ordering::Relaxed);
+        }
     }
 
     fn consumer(&self) -> u32 {
@@ -235,6 +253,36 @@ impl RecvQueue {
         );
         self.head = self.ring.next(slot);
         true
+    }
+
+    /// Requests that it holds at most.
+    pub fn size(&self) -> u32 {
+        self.ring.loc.mask
+    }
+
+    /// Requests posted and not taken; none if the program's index is one that no provider writes.
+    pub fn posted(&self) -> Option<u32> {
+        let (mask, producer) = (self.ring.loc.mask, self.ring.raw_producer());
+        (producer <= mask).then(|| producer.wrapping_sub(self.head) & mask)
+    }
+
+    /// Goes on at another place, which is empty and has slots of the same size: the `posted` requests that were not taken
+    /// go there, and places are counted from there on. The program posts nothing meanwhile, or what it posts is lost.
+    pub fn move_to(&mut self, loc: QueueLoc, posted: u32) {
+        let to = Ring {
+            file: Arc::clone(&self.ring.file),
+            loc,
+        };
+        for n in 0..posted {
+            self.ring.copy_slot(self.head.wrapping_add(n), &to, n);
+        }
+        to.file
+            .atomic_u32(loc.offset + Q_PRODUCER)
+            .store(posted & loc.mask, Ordering::Release);
+        self.ring = to;
+        self.head = 0;
+        self.tail = 0;
+        self.ring.store(Q_CONSUMER, 0, self.retired);
     }
 
     /// Frees the oldest slot.

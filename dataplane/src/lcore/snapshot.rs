@@ -57,6 +57,7 @@ pub fn snapshot(lcore: &Lcore) -> Snapshot {
         counted.contexts = contexts.count() as u32;
         counted.mrs = nic.mrs.iter().flatten().count() as u32;
         counted.cqs = shared.cqs.iter().filter(|(_, cq)| ours(cq.context)).count() as u32;
+        counted.srqs = nic.qps.srqs.len() as u32;
         counted.pds = shared.pds.iter().filter(|(_, pd)| ours(pd.context)).count() as u32;
     }
     for nic in &lcore.nics {

@@ -198,6 +198,7 @@ impl Daemon {
             pds: sum("pds"),
             mrs: sum("mrs"),
             cqs: sum("cqs"),
+            srqs: sum("srqs"),
             qps: sum("qps"),
         }
     }
@@ -242,5 +243,6 @@ pub struct Objects {
     pub pds: u64,
     pub mrs: u64,
     pub cqs: u64,
+    pub srqs: u64,
     pub qps: u64,
 }

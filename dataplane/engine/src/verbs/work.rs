@@ -285,6 +285,8 @@ pub enum AsyncKind {
     SqDrained = 5,
     PortActive = 9,
     PortErr = 10,
+    SrqErr = 14,
+    SrqLimitReached = 15,
     QpLastWqeReached = 16,
 }
 
@@ -300,6 +302,8 @@ impl AsyncKind {
             AsyncKind::SqDrained => "SQ_DRAINED",
             AsyncKind::PortActive => "PORT_ACTIVE",
             AsyncKind::PortErr => "PORT_ERR",
+            AsyncKind::SrqErr => "SRQ_ERR",
+            AsyncKind::SrqLimitReached => "SRQ_LIMIT_REACHED",
             AsyncKind::QpLastWqeReached => "QP_LAST_WQE_REACHED",
         }
     }

@@ -16,13 +16,17 @@ use crate::rng::Rng;
 
 pub const PD: u32 = 7;
 
-/// Receive queues of all QPs of a node.
+/// Receive queues of all QPs of a node, and the one that some of them share.
 #[derive(Default)]
-pub struct Queues(pub BTreeMap<QpId, VecDeque<RecvWr>>);
+pub struct Queues(pub BTreeMap<QpId, VecDeque<RecvWr>>, pub VecDeque<RecvWr>);
 
 impl RecvQueues for Queues {
     fn take(&mut self, qp: QpId, wr: &mut RecvWr) -> bool {
-        match self.0.get_mut(&qp).and_then(VecDeque::pop_front) {
+        let queue = match self.0.get_mut(&qp) {
+            Some(own) => own,
+            None => &mut self.1,
+        };
+        match queue.pop_front() {
             Some(found) => {
                 *wr = found;
                 true
@@ -133,7 +137,9 @@ impl Node {
     pub fn create_qp(&mut self, init: &QpInit) -> QpId {
         let id = self.engine.create_qp(init).expect("room for a QP");
         self.connections.insert(id, Connection::default());
-        self.queues.0.insert(id, VecDeque::new());
+        if init.srq.is_none() {
+            self.queues.0.insert(id, VecDeque::new());
+        }
         id
     }
 
@@ -172,7 +178,9 @@ impl Node {
             let c = self.connection(qp);
             c.slots.clear();
             self.books.forget(qp);
-            self.queues.0.insert(qp, VecDeque::new());
+            if let Some(own) = self.queues.0.get_mut(&qp) {
+                own.clear();
+            }
         }
         let attr = QpAttr {
             state,
@@ -189,11 +197,10 @@ impl Node {
             ..RecvWr::empty()
         };
         wr.sges[..sges.len()].copy_from_slice(sges);
-        self.queues
-            .0
-            .get_mut(&qp)
-            .expect("a QP of this node")
-            .push_back(wr);
+        match self.queues.0.get_mut(&qp) {
+            Some(own) => own.push_back(wr),
+            None => self.queues.1.push_back(wr),
+        }
     }
 
     /// Posts, as the poll loop does that finds a WQE in slot `next_slot`.

@@ -186,6 +186,7 @@ impl Quotas {
         DeviceLimits {
             max_qp: least(Resource::Qps, limits.max_qp),
             max_cq: least(Resource::Cqs, limits.max_cq),
+            max_srq: least(Resource::Srqs, limits.max_srq),
             max_mr: least(Resource::Mrs, limits.max_mr),
             max_mw: least(Resource::Mws, limits.max_mw),
             max_pd: least(Resource::Pds, limits.max_pd),
@@ -231,7 +232,8 @@ pub fn of_a_program(limits: &DeviceLimits, resource: Resource) -> u64 {
         Resource::Cqs => limits.max_cq.into(),
         Resource::Qps => limits.max_qp.into(),
         Resource::Mws => limits.max_mw.into(),
-        Resource::Srqs | Resource::Ahs => limits.max_other.into(),
+        Resource::Srqs => limits.max_srq.into(),
+        Resource::Ahs => limits.max_other.into(),
         Resource::Channels => limits.max_channels.into(),
         Resource::MemoryObjects => limits.max_memory_objects.into(),
         Resource::Mappings => limits.max_mappings.into(),

@@ -321,7 +321,11 @@ fn device_and_port_are_described_truthfully() {
         "max_qp_rd_atom, max_qp_init_rd_atom"
     );
     assert_eq!(at(17), 0, "atomic_cap: none in this version");
-    assert_eq!(at(29), 0, "max_srq");
+    assert_eq!(
+        (at(29), at(30), at(31)),
+        (1 << 16, 1 << 15, 32),
+        "max_srq, max_srq_wr, max_srq_sge"
+    );
     assert_eq!((device[168], device[171]), (1, 1), "pkeys, ports");
 
     let port = program.ok(&Bytes::default().u64(1).plain(2, 40));

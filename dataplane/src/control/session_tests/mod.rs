@@ -5,6 +5,7 @@ mod life;
 mod memory;
 mod protocol;
 mod refusals;
+mod srq;
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;

@@ -147,10 +147,30 @@ plain! {
         alt_timeout: u8, sq_sig_all: u8, reserved: [u8; 5],
     }
 
+    /// CREATE_SRQ.
+    CreateSrq, 32 {
+        response: u64, user_handle: u64, pd_handle: u32, max_wr: u32, max_sge: u32, srq_limit: u32,
+    }
+    /// CREATE_XSRQ.
+    CreateXsrq, 48 {
+        response: u64, user_handle: u64, srq_type: u32, pd_handle: u32, max_wr: u32, max_sge: u32,
+        srq_limit: u32, max_num_tags: u32, xrcd_handle: u32, cq_handle: u32,
+    }
+    /// CREATE_SRQ and CREATE_XSRQ.
+    CreateSrqResp, 16 { srq_handle: u32, max_wr: u32, max_sge: u32, srqn: u32, }
+    /// MODIFY_SRQ, with rxe's part: where the provider wants to read what to give to `mmap`.
+    ModifySrq, 24 { srq_handle: u32, attr_mask: u32, max_wr: u32, srq_limit: u32, mmap_info_addr: u64, }
+    /// QUERY_SRQ.
+    QuerySrq, 16 { response: u64, srq_handle: u32, reserved: u32, }
+    /// QUERY_SRQ.
+    QuerySrqResp, 16 { max_wr: u32, max_sge: u32, srq_limit: u32, reserved: u32, }
+
     /// rxe's answer to CREATE_CQ and RESIZE_CQ, and each half of that to CREATE_QP: what to give to `mmap`.
     MmapInfo, 16 { offset: u64, size: u32, pad: u32, }
     /// rxe's answer to CREATE_QP.
     QpMmapInfo, 32 { rq: MmapInfo, sq: MmapInfo, }
+    /// rxe's answer to CREATE_SRQ.
+    SrqMmapInfo, 24 { queue: MmapInfo, srq_num: u32, reserved: u32, }
 }
 
 /// `IB_USER_VERBS_CMD_FLAG_EXTENDED`.

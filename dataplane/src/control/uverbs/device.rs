@@ -35,6 +35,8 @@ const ATOMIC_HCA: u32 = 1;
 const PORT_IP_BASED_GIDS: u32 = 1 << 26;
 /// `IB_UVERBS_QPF_GRH_REQUIRED`, likewise.
 const PORT_GRH_REQUIRED: u8 = 1;
+/// `IB_UVERBS_DEVICE_SRQ_RESIZE`.
+const CAP_SRQ_RESIZE: u32 = 1 << 13;
 /// `IB_PORT_DOWN`.
 const STATE_DOWN: u8 = 1;
 /// `IB_PORT_ACTIVE`.
@@ -111,6 +113,7 @@ fn device_response(nic: &NicInfo, limits: &DeviceLimits) -> QueryDeviceResp {
         max_qp_wr: limits.max_qp_wr,
         device_cap_flags: CAP_SYS_IMAGE_GUID
             | CAP_RC_RNR_NAK_GEN
+            | CAP_SRQ_RESIZE
             | CAP_MEM_WINDOW
             | CAP_MEM_MGT_EXTENSIONS
             | CAP_MEM_WINDOW_TYPE_2B,
@@ -120,12 +123,15 @@ fn device_response(nic: &NicInfo, limits: &DeviceLimits) -> QueryDeviceResp {
         max_cqe: limits.max_cqe,
         max_mr: limits.max_mr,
         max_pd: limits.max_pd,
+        max_srq: limits.max_srq,
+        max_srq_wr: limits.max_srq_wr,
+        max_srq_sge: limits.max_srq_sge,
         max_qp_rd_atom: rd_atom,
         max_res_rd_atom: rd_atom.saturating_mul(limits.max_qp),
         max_qp_init_rd_atom: rd_atom,
         atomic_cap: ATOMIC_HCA,
         max_mw: limits.max_mw,
-        // What is not supported (UD, SRQ, multicast, ...) stays 0.
+        // What is not supported (UD, multicast, ...) stays 0.
         max_pkeys: PKEY_TABLE_LEN as u16,
         local_ca_ack_delay: limits.local_ca_ack_delay,
         phys_port_cnt: 1,

@@ -17,6 +17,7 @@ mod mw;
 mod objects;
 mod qp;
 mod qp_attr;
+mod srq;
 
 use std::os::fd::OwnedFd;
 
@@ -97,14 +98,14 @@ static METHODS: [Option<Method>; 41] = [
     absent("POST_RECV"),
     absent("ATTACH_MCAST (multicast)"),
     absent("DETACH_MCAST (multicast)"),
-    absent("CREATE_SRQ (shared receive queues)"),
-    absent("MODIFY_SRQ (shared receive queues)"),
-    absent("QUERY_SRQ (shared receive queues)"),
-    absent("DESTROY_SRQ (shared receive queues)"),
-    absent("POST_SRQ_RECV (shared receive queues)"),
+    method("CREATE_SRQ", 32, 16, srq::create_srq),
+    method("MODIFY_SRQ", 24, 0, srq::modify_srq),
+    method("QUERY_SRQ", 16, 16, srq::query_srq),
+    method("DESTROY_SRQ", 16, 4, srq::destroy_srq),
+    absent("POST_SRQ_RECV"),
     absent("OPEN_XRCD (XRC)"),
     absent("CLOSE_XRCD (XRC)"),
-    absent("CREATE_XSRQ (shared receive queues)"),
+    method("CREATE_XSRQ", 48, 16, srq::create_xsrq),
     absent("OPEN_QP (XRC)"),
 ];
 

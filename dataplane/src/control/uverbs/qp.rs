@@ -2,21 +2,21 @@
 
 use roceline_abi::control::Plain;
 use roceline_abi::layout::QP_SLOT_SHIFT;
-use roceline_abi::objects::{QpRecord, close_sends};
+use roceline_abi::objects::{Place, QpRecord, close_sends};
 use roceline_abi::queue::{RECV_WQE_SGES, SEND_WQE_SGES, Sge};
-use roceline_engine::verbs::{QpAttr, QpInit, QpState, QpType, mask};
+use roceline_engine::verbs::{QpAttr, QpInit, QpState, QpType, SrqRef, mask};
 use roceline_engine::wire::Gid;
 
 use super::abi::{
-    CreateQp, CreateQpResp, Destroy, ExCreateQp, ExModifyQp, ExTail, ModifyQp, OneWord, QpDest,
-    QpMmapInfo, QpParams, QueryQp, QueryQpResp,
+    CreateQp, CreateQpResp, Destroy, ExCreateQp, ExModifyQp, ExTail, MmapInfo, ModifyQp, OneWord,
+    QpDest, QpMmapInfo, QpParams, QueryQp, QueryQpResp,
 };
 use super::cq::mmap_info;
 use super::{Answer, Call, qp_attr};
 use crate::control::context::{Context, QpQueues};
 use crate::control::error::CommandError;
 use crate::control::limits::DeviceLimits;
-use crate::control::queue_memory::Shape;
+use crate::control::queue_memory::{Queue, Shape};
 use crate::control::quota::Resource;
 use crate::lcore::message::{Command, Reply};
 
@@ -114,24 +114,32 @@ fn new_qp(
     let limits = *context.limits();
     call.need_driver_out(size_of::<QpMmapInfo>())?;
     let qp_type = qp_type(params.qp_type)?;
-    if params.is_srq != 0 {
-        return Err(CommandError::Unsupported(
-            "a QP with a shared receive queue",
-        ));
-    }
     let pd = context.pd(params.pd_handle)?;
     let send_cq = context.cq(params.send_cq_handle)?;
     let recv_cq = context.cq(params.recv_cq_handle)?;
-    let sizes = sizes(params, &limits)?;
+    // A QP with a shared queue has no receive queue, whatever size it asks for (rxe, mlx5).
+    let srq = match params.is_srq {
+        0 => None,
+        _ => Some(context.srq(params.srq_handle)?),
+    };
+    let mut params = *params;
+    if srq.is_some() {
+        params.max_recv_wr = 0;
+        params.max_recv_sge = 0;
+    }
+    let sizes = sizes(&params, &limits)?;
     let charge = context.charge(Resource::Qps, 1)?;
     let sq = context.queues.alloc(&context.file, sizes.sq)?;
-    // The provider maps the receive queue even when it was asked for with no entries.
-    let rq = match context.queues.alloc(&context.file, sizes.rq) {
-        Ok(rq) => rq,
-        Err(error) => {
-            context.queues.free(&context.file, sq);
-            return Err(error);
-        }
+    // The provider maps a receive queue of its own even when it was asked for with no entries.
+    let rq = match srq {
+        Some(_) => None,
+        None => match context.queues.alloc(&context.file, sizes.rq) {
+            Ok(rq) => Some(rq),
+            Err(error) => {
+                context.queues.free(&context.file, sq);
+                return Err(error);
+            }
+        },
     };
     let init = QpInit {
         qp_type,
@@ -143,13 +151,14 @@ fn new_qp(
         max_send_sge: sizes.max_send_sge,
         max_recv_sge: params.max_recv_sge,
         max_inline: sizes.max_inline,
-        srq: None,
+        // The owner knows its PD.
+        srq: srq.map(|number| SrqRef { number, pd: 0 }),
     };
-    let max_recv_wr = rq.entries();
+    let max_recv_wr = rq.as_ref().map_or(0, Queue::entries);
     let command = Command::CreateQp {
         init,
         sq: sq.loc(),
-        rq: rq.loc(),
+        rq: rq.as_ref().map(Queue::loc),
         max_recv_wr,
         user_handle: params.user_handle,
     };
@@ -160,7 +169,7 @@ fn new_qp(
     let (handle, qpn) = match reply {
         Ok(created) => created,
         Err(error) => {
-            context.free_after(&error, [sq, rq]);
+            context.free_after(&error, [Some(sq), rq].into_iter().flatten());
             return Err(error);
         }
     };
@@ -169,7 +178,7 @@ fn new_qp(
         send_cq,
         recv_cq,
         sq: sq.place(),
-        rq: rq.place(),
+        rq: rq.as_ref().map_or(Place::default(), Queue::place),
     };
     record.publish(&context.file.view(), doorbell_index(handle));
     close_sends(&context.file.view(), doorbell_index(handle), true);
@@ -184,7 +193,7 @@ fn new_qp(
         reserved: 0,
     };
     let mmap = QpMmapInfo {
-        rq: mmap_info(&rq),
+        rq: rq.as_ref().map_or(MmapInfo::default(), mmap_info),
         sq: mmap_info(&sq),
     };
     context.qps.insert(handle, QpQueues { qpn, sq, rq });
@@ -205,8 +214,9 @@ pub fn destroy_qp(context: &mut Context, call: &Call<'_>) -> Result<Answer, Comm
             close_sends(&context.file.view(), doorbell_index(qp), false);
             if let Some(QpQueues { sq, rq, .. }) = context.qps.remove(&qp) {
                 context.account.give(Resource::Qps, 1);
-                context.queues.free(&context.file, sq);
-                context.queues.free(&context.file, rq);
+                for queue in [Some(sq), rq].into_iter().flatten() {
+                    context.queues.free(&context.file, queue);
+                }
             }
             Ok(call.answer(
                 OneWord {

@@ -8,12 +8,13 @@ use roceline_engine::wire::{HeaderTemplate, udp_sport};
 use roceline_engine::{Nanos, Owner};
 
 use super::objects::{own_cq, own_pd};
-use super::{Failure, Served, failed};
+use super::{Failure, Served, failed, srq};
 use crate::lcore::context::{Context, ContextKey, Qp, QpPackets};
 use crate::lcore::drain::drain;
 use crate::lcore::message::{QueueLoc, Reply};
 use crate::lcore::nic::{Nic, Shared};
 use crate::lcore::queue::{RecvQueue, SendQueue};
+use crate::lcore::srq::Receives;
 
 pub(super) fn own_qp(shared: &Shared, key: ContextKey, handle: u32) -> Result<QpId, Failure> {
     match shared.contexts[key].qps.get(handle as usize) {
@@ -26,7 +27,7 @@ pub(super) fn own_qp(shared: &Shared, key: ContextKey, handle: u32) -> Result<Qp
 pub(super) struct NewQp {
     pub(super) init: QpInit,
     pub(super) sq: QueueLoc,
-    pub(super) rq: QueueLoc,
+    pub(super) rq: Option<QueueLoc>,
     pub(super) max_recv_wr: u32,
     pub(super) user_handle: u64,
 }
@@ -42,6 +43,17 @@ pub(super) fn create_qp(nic: &mut Nic, shared: &mut Shared, key: ContextKey, new
             format!("no QP left: the context has {MAX_QPS}"),
         );
     }
+    let receives = match (init.srq, new.rq) {
+        (Some(of), _) => Receives::Shared(of.number),
+        (None, Some(loc)) => {
+            let file = Arc::clone(&shared.contexts[key].file);
+            Receives::Own(RecvQueue::new(file, loc, init.max_recv_sge))
+        }
+        (None, None) => return failed(libc::EINVAL, "a QP without a receive queue"),
+    };
+    if let Some(of) = &mut init.srq {
+        of.pd = srq::pd(nic, key, of.number)?;
+    }
     // As many requests as the shared queue holds, so that the engine's queue is never the fuller one.
     init.max_send_wr = new.sq.mask;
     let id = match nic.engine.create_qp(&init) {
@@ -52,6 +64,9 @@ pub(super) fn create_qp(nic: &mut Nic, shared: &mut Shared, key: ContextKey, new
         Err(error) => return failed(libc::EOPNOTSUPP, error.to_string()),
     };
     let Context { pid, comm, .. } = shared.contexts[key];
+    if let Receives::Shared(handle) = receives {
+        srq::attach(nic, key, handle);
+    }
     nic.engine.set_owner(id, Owner { pid, name: comm });
     own_pd(shared, key, init.pd)?.users += 1;
     own_cq(shared, key, init.send_cq)?.users += 1;
@@ -77,7 +92,7 @@ pub(super) fn create_qp(nic: &mut Nic, shared: &mut Shared, key: ContextKey, new
             init.max_send_sge,
             init.max_inline,
         ),
-        rq: RecvQueue::new(Arc::clone(&context.file), new.rq, init.max_recv_sge),
+        rq: receives,
         max_recv_wr: new.max_recv_wr,
         template: None,
         ip_id: 0,
@@ -165,6 +180,9 @@ pub(super) fn destroy_qp(
     let Some(qp) = nic.qps.remove(id) else {
         return (0, 0);
     };
+    if let Receives::Shared(handle) = qp.rq {
+        srq::detach(nic, key, handle);
+    }
     let context = &mut shared.contexts[key];
     context.qps.try_remove(qp.handle as usize);
     context.sends.retain(|&q| q != id);

@@ -11,6 +11,7 @@ mod post_mortem;
 mod requester;
 mod responder;
 mod retries;
+mod shared;
 mod states;
 mod unreliable;
 mod windows;
