@@ -10,8 +10,9 @@ use std::ffi::c_int;
 
 use roceline_abi::control::{Kind, Plain, RegionReach};
 
+use super::regions::Region;
 use super::spans::Span;
-use super::{Region, State, Writers, object, pins, swap};
+use super::{State, Writers, object, pins, swap};
 use crate::client;
 use crate::context::{self, Context};
 use crate::say::say;
@@ -119,9 +120,9 @@ impl State {
         let Some(socket) = context.socket() else {
             return;
         };
-        for i in 0..self.regions.as_slice().len() {
-            let Some(&region) = self.regions.as_slice().get(i) else {
-                break;
+        for place in 0..self.regions.places() {
+            let Some(region) = self.regions.at(place) else {
+                continue;
             };
             if region.serial == context.serial() && region.mapped {
                 let head = head(&region);
@@ -141,9 +142,9 @@ impl State {
         };
         // SAFETY: the context's lock is held since `before`.
         let scratch = unsafe { &mut *context.reply.get() };
-        for i in 0..self.regions.as_slice().len() {
-            let Some(&region) = self.regions.as_slice().get(i) else {
-                break;
+        for place in 0..self.regions.places() {
+            let Some(region) = self.regions.at(place) else {
+                continue;
             };
             if region.serial == context.serial() && region.mapped {
                 let head = head(&region);

@@ -39,9 +39,17 @@ impl<T: Copy> List<T> {
         unsafe { std::slice::from_raw_parts_mut(self.base, self.len) }
     }
 
+    /// Makes room for so many more. False if there is no memory for them.
+    pub fn reserve(&mut self, more: usize) -> bool {
+        let Some(wanted) = self.len.checked_add(more) else {
+            return false;
+        };
+        self.room >= wanted || self.grow(wanted)
+    }
+
     /// Puts a value in front of that at `at`. False if there is no memory for it.
     pub fn insert(&mut self, at: usize, value: T) -> bool {
-        if at > self.len || (self.len == self.room && !self.grow()) {
+        if at > self.len || (self.len == self.room && !self.grow(0)) {
             return false;
         }
         // SAFETY: there is room for one more, and `at` is inside.
@@ -77,9 +85,10 @@ impl<T: Copy> List<T> {
         self.len = 0;
     }
 
-    fn grow(&mut self) -> bool {
+    /// To twice as much, and at least `wanted`.
+    fn grow(&mut self, wanted: usize) -> bool {
         let size = size_of::<T>().max(1);
-        let room = (2 * self.room).max(4096 / size);
+        let room = (2 * self.room).max(4096 / size).max(wanted);
         let Some(base) = sys::map(room * size, None) else {
             return false;
         };

@@ -15,6 +15,7 @@
 //! context's lock takes that first, and `table::LOCK` last.
 
 mod advice;
+mod cover;
 mod fork;
 mod huge;
 mod hugetlb;
@@ -22,6 +23,7 @@ mod list;
 mod maps;
 mod object;
 mod pins;
+mod regions;
 mod share;
 mod spans;
 mod swap;
@@ -38,6 +40,7 @@ pub use fork::{after_in_child, after_in_parent, before};
 
 use self::list::List;
 use self::maps::Vma;
+use self::regions::Regions;
 use self::spans::{Span, Spans};
 use self::swap::{PAGE, Writers};
 use self::uffd::Uffd;
@@ -47,22 +50,8 @@ use crate::view::env;
 
 /// Offsets in our object are addresses below this: the user half with four page-table levels.
 const ADDRESSES: u64 = 1 << 47;
-/// Handle of a region whose registration is under way.
-const PENDING: u32 = u32::MAX;
 /// `IBV_ACCESS_LOCAL_WRITE`.
 const LOCAL_WRITE: u32 = 1;
-
-/// A region, registered or about to be.
-#[derive(Clone, Copy, Debug)]
-struct Region {
-    /// [`Context::serial`] of its context.
-    serial: u64,
-    handle: u32,
-    /// Whole pages.
-    span: Span,
-    /// Part of it was passed to the daemon.
-    mapped: bool,
-}
 
 /// A memory object that a context's daemon knows.
 #[derive(Clone, Copy, Debug)]
@@ -76,7 +65,7 @@ struct File {
 /// What is known of this process's memory.
 #[derive(Debug)]
 struct State {
-    regions: List<Region>,
+    regions: Regions,
     /// Addresses that were made shared with our object.
     swapped: Spans,
     /// Addresses that children are not to have (`MADV_DONTFORK`).
@@ -91,7 +80,7 @@ struct Guarded(UnsafeCell<State>);
 unsafe impl Sync for Guarded {}
 
 static STATE: Guarded = Guarded(UnsafeCell::new(State {
-    regions: List::new(),
+    regions: Regions::new(),
     swapped: Spans::new(),
     unforked: Spans::new(),
     files: List::new(),
@@ -193,22 +182,13 @@ pub fn prepare(
     let state = locked.state();
     check(span, registration.access & LOCAL_WRITE != 0)?;
     let span = state.whole_pages(span);
-    let region = Region {
-        serial: context.serial(),
-        handle: PENDING,
-        span,
-        mapped: false,
-    };
+    let noted = state.regions.begin(context.serial(), span);
     let policy = context.memory_policy();
-    if policy == MemoryPolicy::Never {
-        state.regions.push(region);
-        return Ok(());
-    }
-    if !state.regions.push(region) {
+    if !noted || policy == MemoryPolicy::Never {
         return Ok(());
     }
     let mapped = state.map(context, socket, span, policy, Kind::Memory, &[], scratch);
-    if let Some(region) = state.region(context.serial(), PENDING) {
+    if let Some(region) = state.regions.pending(context.serial()) {
         region.mapped = mapped;
     }
     Ok(())
@@ -219,18 +199,20 @@ pub fn registered(context: &Context, handle: Option<u32>) {
     let mut locked = lock();
     let state = locked.state();
     match handle {
-        Some(handle) => {
-            if let Some(region) = state.region(context.serial(), PENDING) {
-                region.handle = handle;
-            }
+        Some(handle) => state.regions.registered(context.serial(), handle),
+        None => {
+            let span = state.regions.failed(context.serial());
+            state.release(span);
         }
-        None => state.forget(context.serial(), PENDING),
     }
 }
 
 /// After a DEREG_MR that went well: the daemon no longer touches the region.
 pub fn deregistered(context: &Context, handle: u32) {
-    lock().state().forget(context.serial(), handle);
+    let mut locked = lock();
+    let state = locked.state();
+    let span = state.regions.remove(context.serial(), handle);
+    state.release(span);
 }
 
 /// Pages that are readable, and writable where they must be: what the kernel asks of pages that it pins.
@@ -274,60 +256,12 @@ impl State {
         whole
     }
 
-    fn region(&mut self, serial: u64, handle: u32) -> Option<&mut Region> {
-        self.regions
-            .as_mut_slice()
-            .iter_mut()
-            .rfind(|r| r.serial == serial && r.handle == handle)
-    }
-
-    /// Takes a region out, and makes what no other one needs private again.
-    fn forget(&mut self, serial: u64, handle: u32) {
-        let found = |r: &Region| r.serial == serial && r.handle == handle;
-        let Some(at) = self.regions.as_slice().iter().rposition(found) else {
+    /// Makes those addresses of a region that is gone private again that are in no other one.
+    fn release(&mut self, span: Option<Span>) {
+        let Some(mut rest) = span.filter(|span| self.swapped.first_in(*span).is_some()) else {
             return;
         };
-        let span = self.regions.as_slice()[at].span;
-        self.regions.remove(at);
-        self.release(span);
-    }
-
-    /// Whether a region other than the one under way for `serial` touches `span`.
-    fn is_registered(&self, span: Span, except: u64) -> bool {
-        self.regions
-            .as_slice()
-            .iter()
-            .any(|r| r.span.common(span).is_some() && !(r.serial == except && r.handle == PENDING))
-    }
-
-    /// The first part of `span` in no region.
-    fn first_idle(&self, span: Span) -> Option<Span> {
-        let mut start = span.start;
-        while start < span.end {
-            let rest = Span { start, ..span };
-            let covers = |r: &&Region| r.span.start <= start && r.span.end > start;
-            match self.regions.as_slice().iter().find(covers) {
-                Some(region) => start = region.span.end,
-                None => {
-                    let next = self.regions.as_slice().iter();
-                    let next = next.map(|r| r.span.start).filter(|s| *s > start).min();
-                    return rest.common(Span {
-                        start,
-                        end: next.unwrap_or(usize::MAX),
-                    });
-                }
-            }
-        }
-        None
-    }
-
-    /// Makes those parts of `span` private again that are in no region.
-    fn release(&mut self, span: Span) {
-        if self.swapped.first_in(span).is_none() {
-            return;
-        }
-        let mut rest = span;
-        while let Some(idle) = self.first_idle(rest) {
+        while let Some(idle) = self.regions.first_idle(rest) {
             let mut part = idle;
             // Pages that are pinned by now stay where they are.
             if self.swapped.first_in(part).is_some() && pins::any() {
@@ -444,14 +378,7 @@ pub fn next_serial() -> u64 {
 pub fn ended(serial: u64) {
     let mut locked = lock();
     let state = locked.state();
-    let mut at = 0;
-    while let Some(region) = state.regions.as_slice().get(at) {
-        if region.serial == serial {
-            state.regions.remove(at);
-        } else {
-            at += 1;
-        }
-    }
+    state.regions.remove_all(serial);
     let mut at = 0;
     while let Some(file) = state.files.as_slice().get(at) {
         if file.serial == serial {

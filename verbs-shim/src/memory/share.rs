@@ -67,7 +67,7 @@ impl State {
             // What was shared once and is private now was mapped anew while its region still has the old pages.
             while let Some(part) = self.swapped.first_not_in(rest) {
                 rest.start = part.end;
-                let daemon = self.is_registered(part, context.serial());
+                let daemon = self.regions.is_registered(part, context.serial());
                 let enough = match &writers {
                     Some(Writers::Held(_)) => true,
                     Some(Writers::None) => !daemon,
