@@ -71,7 +71,7 @@ impl Default for DeviceLimits {
             // What serves many queue pairs has to hold more than the queue of one.
             max_srq_wr: 2 * MAX_WR,
             max_srq_sge: MAX_SGE as u32,
-            max_mr: 1 << 16,
+            max_mr: 1 << 20,
             max_mw: 1 << 16,
             max_pd: 1 << 15,
             max_channels: 1024,
@@ -82,7 +82,7 @@ impl Default for DeviceLimits {
             max_other: 1 << 16,
             max_memory_objects: 1 << 12,
             max_mappings: 1 << 13,
-            all_mrs: 1 << 18,
+            all_mrs: 1 << 20,
             max_connections: 4096,
             max_connections_per_process: 512,
         }

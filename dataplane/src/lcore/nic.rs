@@ -110,8 +110,9 @@ pub struct NicCounts {
 impl Nic {
     /// A NIC on `port`.
     pub fn new(info: Arc<NicInfo>, port: Port, polled: bool, config: EngineConfig) -> Nic {
-        let mut mrs = Vec::new();
-        mrs.resize_with(config.max_mrs as usize, || None);
+        // Room for all from the start, as growing would copy under the eyes of all programs; what was never used is
+        // never touched.
+        let mrs = Vec::with_capacity(config.max_mrs as usize);
         let engine = Engine::new(config);
         Nic {
             info,

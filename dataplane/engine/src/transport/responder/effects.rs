@@ -75,7 +75,9 @@ impl Effect {
 
 /// The FIFO.
 pub(super) struct Effects {
-    ring: Box<[Effect]>,
+    /// Holds [`MAX_PENDING`] entries without growing, and as many as were ever in use at once: the memory behind them is
+    /// not touched, so a queue pair whose placements end at once, as nearly all do, costs a page and not the whole ring.
+    ring: Vec<Effect>,
     head: u32,
     tail: u32,
     /// Entries before this one wait for no placement.
@@ -84,9 +86,8 @@ pub(super) struct Effects {
 
 impl Effects {
     pub fn new() -> Effects {
-        let empty = Effect::new(Psn::new(0), Kind::Send);
         Effects {
-            ring: vec![empty; MAX_PENDING as usize].into_boxed_slice(),
+            ring: Vec::with_capacity(MAX_PENDING as usize),
             head: 0,
             tail: 0,
             place: 0,
@@ -130,7 +131,12 @@ impl Effects {
             // An empty FIFO starts over, so that the same few entries stay in the cache.
             self.clear();
         }
-        *self.at(self.tail) = effect;
+        // The tail goes up one by one and restarts at 0, so it is never beyond the end.
+        if (self.tail & (MAX_PENDING - 1)) as usize == self.ring.len() {
+            self.ring.push(effect);
+        } else {
+            *self.at(self.tail) = effect;
+        }
         self.tail = self.tail.wrapping_add(1);
     }
 
@@ -422,5 +428,34 @@ pub(crate) fn flush<Q: RecvQueues>(qp: &mut Qp, queues: &mut Q, env: &mut Env<'_
         }
         qp.resp.recv_taken = true;
         fail_receive(qp, WcStatus::WrFlushErr, env);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ends_at_once_uses_one_entry_and_no_use_makes_it_grow() {
+        let mut effects = Effects::new();
+        let effect = Effect::new(Psn::new(0), Kind::Write);
+        let capacity = effects.ring.capacity();
+        for _ in 0..3 * MAX_PENDING {
+            effects.push(effect);
+            effects.pop();
+        }
+        assert_eq!(effects.ring.len(), 1);
+        // Full, and then round and round with one left.
+        while effects.has_room_for_nak() {
+            effects.push(effect);
+        }
+        for i in 0..3 * MAX_PENDING {
+            effects.pop();
+            let psn = Psn::new(i);
+            effects.push(Effect::new(psn, Kind::Write));
+            assert_eq!(effects.at(effects.tail.wrapping_sub(1)).psn, psn);
+        }
+        assert_eq!(effects.ring.len(), MAX_PENDING as usize);
+        assert_eq!(effects.ring.capacity(), capacity);
     }
 }
