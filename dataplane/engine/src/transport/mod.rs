@@ -46,6 +46,8 @@ const BURST: usize = 16;
 const TURNS_PER_CALL: usize = 64;
 /// Timers that an `advance` call fires at most.
 const TIMERS_PER_CALL: usize = 64;
+/// QPs with work left over that an `advance` call goes on with at most.
+const WORK_PER_CALL: u32 = 64;
 /// QPs in ERR whose receive queues an `advance` call looks at.
 const ERRORED_PER_CALL: u32 = 4;
 
@@ -214,7 +216,7 @@ impl Engine {
         }
     }
 
-    /// Emits at most `budget` packets, fairly over the QPs that have some. True if more are ready now.
+    /// Emits at most `budget` packets, fairly over the groups, and in them over the QPs, that have some. True if more are ready now.
     pub fn tx(&mut self, budget: usize, now: Nanos, out: &mut Outputs) -> bool {
         let tx_end = Outputs::TX.min(out.tx.len() + budget);
         self.owed_acks(now, out, tx_end);
@@ -287,7 +289,7 @@ impl Engine {
             }
             fired += 1;
         }
-        for _ in 0..env.lists.work.len() {
+        for _ in 0..WORK_PER_CALL.min(env.lists.work.len()) {
             if !env.event_room() {
                 break;
             }

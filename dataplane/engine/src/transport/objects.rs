@@ -106,6 +106,14 @@ impl Engine {
         }
     }
 
+    /// Says that a QP is of `group` (0 unless said otherwise): groups take turns where QPs wait for each other, and QPs
+    /// within their group. Groups should be dense from 0. To be called before the QP leaves RESET.
+    pub fn set_group(&mut self, qp: QpId, group: u32) {
+        if let Some(qp) = self.qps.get(qp) {
+            self.lists.assign(qp.slot, group);
+        }
+    }
+
     /// What was set, with the live PSNs and state.
     pub fn query_qp(&self, qp: QpId) -> Result<(QpAttr, QpInit), QpError> {
         let qp = self.qps.get(qp).ok_or(QpError::Unknown(qp.0))?;

@@ -5,6 +5,7 @@ mod acks;
 mod adaptive;
 mod atomics;
 mod checks;
+mod fairness;
 mod faults;
 mod impaired;
 mod post_mortem;
