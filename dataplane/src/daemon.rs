@@ -23,7 +23,7 @@ use crate::control::{ControlConfig, ControlError, DeviceLimits, LcorePort, Liste
 use crate::failures::FailureLog;
 use crate::lcore::message::{Command, ContextId, Request};
 use crate::lcore::{IdlePolicy, Lcore, LcoreConfig, Mailbox, NicConfig};
-use crate::memory::helper::LcoreWake;
+use crate::memory::helper::{HelperCpus, LcoreWake, restrict_to};
 use crate::neighbour::Neighbours;
 use crate::neighbour::pipe::Pipe;
 use crate::neighbour::service::NeighbourThread;
@@ -152,9 +152,18 @@ pub fn run(config: Config, from: Start, ready: impl FnOnce()) -> Result<(), Daem
         sleeping: AtomicU32::new(0),
         eventfd,
     });
-    let mailbox = Arc::new(Mailbox::new(Arc::clone(&wake)));
-    let stop = Arc::new(AtomicBool::new(false));
     let lcore_config = lcore_config(&config);
+    let helpers = HelperCpus {
+        // They are started by control threads, which may not run where the lcore polls.
+        cpus: match (lcore_config.helper_cpus.is_empty(), lcore_config.cpu) {
+            (true, Some(cpu)) => Arc::new([cpu]),
+            _ => Arc::clone(&lcore_config.helper_cpus),
+        },
+        shared: lcore_config.helper_cpus.is_empty(),
+    };
+    let mailbox = Arc::new(Mailbox::new(Arc::clone(&wake), helpers));
+    let stop = Arc::new(AtomicBool::new(false));
+    let lcore_cpu = lcore_config.cpu;
 
     let signal_handle = signals.handle();
     let failures =
@@ -209,6 +218,7 @@ pub fn run(config: Config, from: Start, ready: impl FnOnce()) -> Result<(), Daem
 
     // From here on there is more to tidy up, and nothing that takes long.
     drop(starting);
+    leave_to_lcore(lcore_cpu);
     let mut tree =
         Tree::create_beside(machine, &socket, &infos).map_err(|source| DaemonError::Tree {
             socket: socket.clone(),
@@ -309,6 +319,16 @@ fn end_devices(lcore: &Mailbox) {
     if !told {
         tracing::error!("the polling thread does not answer: programs see the end of their pipes");
     }
+}
+
+/// Keeps this thread, and those that it starts from now on, off the polling thread's CPU if there is another. Programs that ask
+/// without end would otherwise take time of it from everybody's packets.
+fn leave_to_lcore(lcore: Option<usize>) {
+    let Some(own) = lcore else { return };
+    let mut cpus = crate::config::allowed_cpus();
+    cpus.retain(|&cpu| cpu != own);
+    // Empty: nothing changes.
+    restrict_to(&cpus);
 }
 
 struct CloseOnDrop(signal_hook::iterator::Handle);

@@ -9,7 +9,7 @@ use roceline::bench::{Producer, ProducerQp};
 use roceline::config::{Config, Preset};
 use roceline::lcore::probe::NoProbe;
 use roceline::lcore::{IdlePolicy, Lcore, LcoreConfig, Mailbox, NicConfig};
-use roceline::memory::helper::LcoreWake;
+use roceline::memory::helper::{HelperCpus, LcoreWake};
 use roceline::port::{
     Burst, Driver, Eal, EalConfig, FabricEnd, FabricLink, FabricLinkConfig, Mempool, MempoolConfig,
     Port,
@@ -65,7 +65,13 @@ impl World {
             sleeping: AtomicU32::new(0),
             eventfd,
         });
-        let mailbox = Arc::new(Mailbox::new(Arc::clone(&wake)));
+        let mailbox = Arc::new(Mailbox::new(
+            Arc::clone(&wake),
+            HelperCpus {
+                cpus: Arc::new([]),
+                shared: true,
+            },
+        ));
         let lcore_config = LcoreConfig {
             cpu: None,
             helper_cpus: Arc::new([]),

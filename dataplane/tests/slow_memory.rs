@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use roceline::bench::Pair;
 use roceline::bench::producer::SIGNALED;
-use roceline::lcore::message::{Command, Reply};
+use roceline::lcore::message::{Command, Cursor, Reply};
 use roceline::lcore::probe::NoProbe;
 use roceline_engine::verbs::{Mtu, Sge, WrOpcode};
 use roceline_engine::{AckPolicy, Nanos};
@@ -106,7 +106,10 @@ fn slow_memory_costs_a_lossless_link_no_packet() {
     loop {
         assert!(Instant::now() < end, "the link does not fill");
         poll(32);
-        let Ok(Reply::Snapshot(all)) = pair.b.producer.command(Command::Snapshot, &mut || poll(1))
+        let Ok(Reply::Snapshot(all)) = pair
+            .b
+            .producer
+            .command(Command::Snapshot(Cursor::default()), &mut || poll(1))
         else {
             panic!("no snapshot");
         };

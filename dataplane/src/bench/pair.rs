@@ -17,7 +17,7 @@ use crate::impair::Place;
 use crate::lcore::message::{Command, ContextId, ImpairCommand, Reply, Request};
 use crate::lcore::probe::NoProbe;
 use crate::lcore::{IdlePolicy, Lcore, LcoreConfig, Mailbox, NicConfig};
-use crate::memory::helper::LcoreWake;
+use crate::memory::helper::{HelperCpus, LcoreWake};
 use crate::nic::NicInfo;
 use crate::port::{Eal, EalConfig, FabricLink, FabricLinkConfig, Mempool, MempoolConfig, Port};
 
@@ -85,7 +85,13 @@ impl Pair {
             sleeping: AtomicU32::new(0),
             eventfd: eventfd()?,
         });
-        let mailbox = Arc::new(Mailbox::new(Arc::clone(&wake)));
+        let mailbox = Arc::new(Mailbox::new(
+            Arc::clone(&wake),
+            HelperCpus {
+                cpus: Arc::new([]),
+                shared: true,
+            },
+        ));
         let lcore_config = LcoreConfig {
             cpu: None,
             helper_cpus: Arc::new([]),

@@ -111,6 +111,8 @@ impl Producer {
             nic,
             file: Arc::clone(&file),
             mem: mem.into(),
+            lock: Arc::default(),
+            helper: None,
             wake: eventfd()?,
             async_events: event_pipe()?,
             program: id as u32,

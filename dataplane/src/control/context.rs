@@ -174,6 +174,8 @@ impl Context {
                 .program
                 .duplicate()
                 .map_err(system("duplicating a descriptor"))?,
+            lock: context.account.lock(),
+            helper: None,
             wake: wake
                 .try_clone()
                 .map_err(system("duplicating a descriptor"))?,
@@ -393,8 +395,16 @@ impl Context {
             mrs = self.account.used(Resource::Mrs),
             "context ends"
         );
-        if let Err(error) = self.done(Command::Close) {
-            tracing::warn!(context = self.id.0, %error, "context could not be closed");
+        match self.call(Command::Close) {
+            // Freed here.
+            Ok(Reply::Gone(_) | Reply::Done) => {}
+            Ok(other) => {
+                let error = self.unexpected("Close", &other);
+                tracing::warn!(context = self.id.0, %error, "context could not be closed");
+            }
+            Err(error) => {
+                tracing::warn!(context = self.id.0, %error, "context could not be closed");
+            }
         }
         // A program that only lost its daemon is to be told so.
         if !self.shared.is_closing() {

@@ -15,7 +15,7 @@ use super::seqpacket::Peer;
 use super::server::Shared;
 use super::{limits, neighbours, post_mortem, programs};
 use crate::impair::Spec;
-use crate::lcore::message::{Command, ContextId, PostMortemReport, Reply, Snapshot};
+use crate::lcore::message::{Command, ContextId, Cursor, PostMortemReport, Reply, Snapshot};
 use crate::nic::NicInfo;
 
 /// A question, or, for operators, an order.
@@ -325,7 +325,7 @@ pub(super) fn answer(shared: &Shared, peer: Peer, payload: &[u8]) -> Result<Vec<
     let nics = &shared.config.nics;
     match query {
         Query::Ready => {
-            snapshots(shared)?;
+            counted(shared)?;
             let devices = nics.iter().map(|nic| nic.name.clone()).collect();
             json(&ReadyReply {
                 ready: true,
@@ -347,7 +347,7 @@ pub(super) fn answer(shared: &Shared, peer: Peer, payload: &[u8]) -> Result<Vec<
         }
         Query::Ports => json(&ports(shared)?),
         Query::Stat => {
-            let all = ask(shared, || Command::Counters)?;
+            let all = counted(shared)?;
             json(&StatReply {
                 devices: nics
                     .iter()
@@ -371,7 +371,7 @@ pub(super) fn answer(shared: &Shared, peer: Peer, payload: &[u8]) -> Result<Vec<
             json(&post_mortem::reply(&post_mortems(shared)?, refused))
         }
         Query::Lcores => json(&LcoresReply {
-            lcores: lcores(&snapshots(shared)?),
+            lcores: lcores(&counted(shared)?),
         }),
         Query::Neighbours => json(&neighbours::reply(shared)),
         Query::Impair => json(&shared.impairments.list(shared)?),
@@ -400,23 +400,39 @@ fn post_mortems(shared: &Shared) -> Result<Vec<PostMortemReport>, CommandError> 
 
 /// What each lcore owns, by its number.
 fn snapshots(shared: &Shared) -> Result<Vec<(u32, Snapshot)>, CommandError> {
-    ask(shared, || Command::Snapshot)
-}
-
-/// Each lcore's answer, by its number.
-fn ask(
-    shared: &Shared,
-    command: impl Fn() -> Command,
-) -> Result<Vec<(u32, Snapshot)>, CommandError> {
     let mut all = Vec::new();
     for nic in shared.first_nic_of_each_lcore() {
-        let owner = shared.lcores.owner(nic);
-        match shared.ask(nic, ContextId(0), command())? {
-            Reply::Snapshot(snapshot) => all.push((owner, *snapshot)),
-            other => return Err(CommandError::BadAnswer("Snapshot", format!("{other:?}"))),
+        let part = |from| snapshot(shared, nic, Command::Snapshot(from));
+        let mut whole = part(Cursor::default())?;
+        while let Some(from) = whole.more {
+            // Between two parts the lcore does other things: what is made or freed meanwhile is in it or not.
+            let next = part(from)?;
+            whole.qps.extend(next.qps);
+            whole.mrs.extend(next.mrs);
+            whole.more = next.more;
         }
+        all.push((shared.lcores.owner(nic), whole));
     }
     Ok(all)
+}
+
+fn snapshot(shared: &Shared, nic: u32, command: Command) -> Result<Snapshot, CommandError> {
+    match shared.ask(nic, ContextId(0), command)? {
+        Reply::Snapshot(snapshot) => Ok(*snapshot),
+        other => Err(CommandError::BadAnswer("Snapshot", format!("{other:?}"))),
+    }
+}
+
+/// What the NICs of each lcore have counted, by its number.
+fn counted(shared: &Shared) -> Result<Vec<(u32, Snapshot)>, CommandError> {
+    shared
+        .first_nic_of_each_lcore()
+        .into_iter()
+        .map(|nic| {
+            let counted = snapshot(shared, nic, Command::Counters)?;
+            Ok((shared.lcores.owner(nic), counted))
+        })
+        .collect()
 }
 
 fn device(nic: &NicInfo, all: &[(u32, Snapshot)]) -> Device {
@@ -425,11 +441,6 @@ fn device(nic: &NicInfo, all: &[(u32, Snapshot)]) -> Device {
             .flat_map(|(_, s)| &s.nics)
             .filter(|n| n.name == nic.name)
     };
-    let qps = all
-        .iter()
-        .flat_map(|(_, s)| &s.qps)
-        .filter(|qp| qp.device == nic.name)
-        .count();
     Device {
         name: nic.name.clone(),
         index: nic.index,
@@ -451,7 +462,7 @@ fn device(nic: &NicInfo, all: &[(u32, Snapshot)]) -> Device {
         pds: parts().map(|n| n.pds).sum(),
         cqs: parts().map(|n| n.cqs).sum(),
         srqs: parts().map(|n| n.srqs).sum(),
-        qps: qps as u32,
+        qps: parts().map(|n| n.qps).sum(),
         mrs: parts().map(|n| n.mrs).sum(),
     }
 }
@@ -494,7 +505,7 @@ fn counters(nic: &NicInfo, all: &[(u32, Snapshot)]) -> (NicCounters, BTreeMap<St
 }
 
 fn ports(shared: &Shared) -> Result<PortsReply, CommandError> {
-    let all = ask(shared, || Command::Counters)?;
+    let all = counted(shared)?;
     let nics = shared.config.nics.iter();
     Ok(PortsReply {
         ports: nics

@@ -338,7 +338,7 @@ fn name(command: &Command) -> &'static str {
         Command::ModifySrq { .. } => "ModifySrq",
         Command::QuerySrq { .. } => "QuerySrq",
         Command::DestroySrq { .. } => "DestroySrq",
-        Command::Snapshot => "Snapshot",
+        Command::Snapshot(_) => "Snapshot",
         Command::Impair(_) => "Impair",
         Command::Counters => "Counters",
         Command::PostMortems => "PostMortems",

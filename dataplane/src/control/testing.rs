@@ -213,7 +213,7 @@ impl State {
             | Command::DeallocMw { .. }
             | Command::SetReach { .. }
             | Command::RemoveChannel { .. } => Reply::Done,
-            Command::Snapshot | Command::Counters => {
+            Command::Snapshot(_) | Command::Counters => {
                 Reply::Snapshot(Box::new(self.snapshot.clone()))
             }
             Command::AddTap(tap) => {
@@ -283,7 +283,7 @@ impl LcorePort for FakeLcore {
             drop(state);
             panic!("asked for by the test");
         }
-        if !matches!(command, Command::Snapshot | Command::Counters) {
+        if !matches!(command, Command::Snapshot(_) | Command::Counters) {
             state.commands.push((context, text));
         }
         let answer = state.answer(context, command);

@@ -72,7 +72,7 @@ pub fn execute_now(mrs: &[Option<Mr>], slices: &[MemSlice], op: AtomicOp) -> Opt
 }
 
 /// Hands an atomic to the memory thread. The operands take the place of the packet's AtomicETH; what was there before
-/// will, too.
+/// will, too. True if the thread was not to be kicked already.
 pub fn begin(
     context: &mut Context,
     mrs: &mut [Option<Mr>],
@@ -80,7 +80,7 @@ pub fn begin(
     op: AtomicOp,
     at: usize,
     mut end: OpEnd,
-) {
+) -> bool {
     let (direction, operands) = match op {
         AtomicOp::CompareSwap { compare, swap } => (Direction::CompareSwap, [compare, swap]),
         AtomicOp::FetchAdd(add) | AtomicOp::Store(add) => (Direction::FetchAdd, [add, 0]),
@@ -88,7 +88,7 @@ pub fn begin(
     let frame = end.mbuf.data_mut();
     let room = frame.get_mut(at..).and_then(|f| f.first_chunk_mut::<16>());
     let (Some(slice), Some(room)) = (slices.first(), room) else {
-        return;
+        return false;
     };
     room[..8].copy_from_slice(&operands[0].to_ne_bytes());
     room[8..].copy_from_slice(&operands[1].to_ne_bytes());
@@ -106,7 +106,7 @@ pub fn begin(
         mr: Some(slice.mr),
         end: Some(end),
     });
-    context.kick = true;
+    !std::mem::replace(&mut context.kick, true)
 }
 
 /// What was there before, from the packet of an atomic that was executed by the memory thread.

@@ -1,19 +1,17 @@
 //! Serving the messages of control threads between bursts: here what is about an lcore or a whole context, below it the
 //! objects of one.
 
+pub(super) mod close;
 mod cq;
 mod objects;
 mod qp;
 mod srq;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::mpsc::SyncSender;
 
 use roceline_abi::flush;
 use roceline_engine::Nanos;
 use roceline_engine::memory::MrAttr;
-use slab::Slab;
 
 use self::cq::{create_cq, destroy_cq, resize_cq};
 use self::objects::{
@@ -23,23 +21,19 @@ use self::qp::{NewQp, create_qp, destroy_qp, modify_qp, own_qp};
 use super::Lcore;
 use super::context::{Context, ContextKey, Pd};
 use super::doorbell::Doorbells;
-use super::events::EventWriter;
 use super::impair;
 use super::inject;
 use super::link;
 use super::message::{Command, NewContext, Reply, Request};
 use super::nic::{Nic, Shared};
+use super::notify::write_all;
 use super::others;
 use super::post_mortems::post_mortems;
 use super::snapshot::{counters, snapshot};
 use super::tap;
-use crate::memory::helper::{CAPACITY, MemHelper, Moved};
 
 /// Lcore slot of the one lcore of this version.
 const SLOT: u32 = 0;
-
-/// Queue pairs of a program that goes without destroying them of which a record is kept.
-const BURIED: usize = 8;
 
 /// Why a command failed: errno and a sentence.
 type Failure = (i32, String);
@@ -58,7 +52,7 @@ pub fn serve(lcore: &mut Lcore, request: Request, now: Nanos) {
     } = request;
     let served = match command {
         Command::Open(new) => open(lcore, context, *new),
-        Command::Snapshot => Ok(Reply::Snapshot(Box::new(snapshot(lcore)))),
+        Command::Snapshot(from) => Ok(Reply::Snapshot(Box::new(snapshot(lcore, from)))),
         Command::Impair(command) => impair::serve(lcore, command),
         Command::Counters => Ok(Reply::Snapshot(Box::new(counters(lcore)))),
         Command::PostMortems => Ok(Reply::PostMortems(post_mortems(lcore, now))),
@@ -83,10 +77,7 @@ pub fn serve(lcore: &mut Lcore, request: Request, now: Nanos) {
                 match command {
                     Command::Close => {
                         lcore.ids.remove(&context);
-                        let gone = close(nic, &mut lcore.shared, key, reply, now);
-                        if let Some(context) = gone {
-                            lcore.forget(context);
-                        }
+                        close::begin(nic, &mut lcore.shared, key, reply, now);
                         return;
                     }
                     Command::DeregMr { mr } => {
@@ -119,6 +110,7 @@ fn in_context(
                 context: key,
                 users: 0,
             });
+            shared.contexts[key].owned.pds.insert(pd as u32);
             Ok(Reply::Handle(pd as u32))
         }
         Command::DeallocPd { pd } => {
@@ -130,6 +122,7 @@ fn in_context(
                 );
             }
             shared.pds.remove(pd as usize);
+            shared.contexts[key].owned.pds.remove(&pd);
             Ok(Reply::Done)
         }
         Command::RegMr {
@@ -159,8 +152,10 @@ fn in_context(
         Command::RemoveChannel { channel } => {
             match shared.contexts[key].channels.try_remove(channel as usize) {
                 Some(_) => {
-                    for (_, cq) in shared.cqs.iter_mut() {
-                        if cq.context == key && cq.channel == Some(channel) {
+                    let Shared { contexts, cqs, .. } = shared;
+                    for &cq in &contexts[key].owned.cqs {
+                        let cq = cqs.get_mut(cq as usize);
+                        if let Some(cq) = cq.filter(|cq| cq.channel == Some(channel)) {
                             cq.channel = None;
                         }
                     }
@@ -234,7 +229,7 @@ fn in_context(
         Command::Open(_)
         | Command::Close
         | Command::DeregMr { .. }
-        | Command::Snapshot
+        | Command::Snapshot(_)
         | Command::Counters
         | Command::Impair(_)
         | Command::PostMortems
@@ -248,51 +243,26 @@ fn in_context(
     }
 }
 
-fn open(lcore: &mut Lcore, id: super::message::ContextId, new: NewContext) -> Served {
+fn open(lcore: &mut Lcore, id: super::message::ContextId, mut new: NewContext) -> Served {
     if new.nic as usize >= lcore.nics.len() {
         return failed(libc::ENODEV, format!("NIC {} does not exist", new.nic));
     }
-    // The others of its program, for atomics through the kernel.
-    let mut contexts = lcore.shared.contexts.iter();
-    let sibling = contexts.find(|(_, c)| c.nic == new.nic as usize && c.program == new.program);
-    let lock = sibling
-        .map(|(_, c)| Arc::clone(&c.lock))
-        .unwrap_or_default();
-    let helper = match MemHelper::start(
-        new.mem,
-        Arc::clone(&lock),
-        Arc::clone(&lcore.wake),
-        Arc::clone(&lcore.helper_cpus),
-        id.0,
-    ) {
-        Ok(helper) => helper,
-        Err(error) => return failed(libc::EAGAIN, format!("no memory thread: {error}")),
+    let Some(helper) = new.helper.take() else {
+        return failed(libc::EAGAIN, "no memory thread could be started");
     };
     lcore.idle.watch(&new.wake);
-    let context = Context {
-        nic: new.nic as usize,
-        pid: new.pid,
-        comm: new.comm,
-        bells: Doorbells::new(Arc::clone(&new.file), SLOT),
-        file: new.file,
-        wake: new.wake,
-        helper,
-        program: new.program,
-        lock,
-        kick: false,
-        ops: VecDeque::with_capacity(CAPACITY * 2),
-        placing: 0,
-        worst: Moved::Done,
-        progress: Nanos::ZERO,
-        async_events: EventWriter::new(new.async_events, 64),
-        channels: Slab::new(),
-        qps: Slab::new(),
-        bell_limit: 0,
-        sends: VecDeque::with_capacity(64),
-        paused: Vec::with_capacity(64),
-        closing: None,
-    };
-    let key = lcore.shared.contexts.insert(context);
+    let bells = Doorbells::new(Arc::clone(&new.file), SLOT);
+    let (nic, number) = (new.nic as usize, new.program);
+    let contexts = &mut lcore.shared.contexts;
+    let entry = contexts.vacant_entry();
+    let key = entry.key();
+    let program = lcore.shared.programs.enter(nic, number, key);
+    entry.insert(Context::new(new, helper, bells, program));
+    // The poll's lists do not grow while it runs.
+    let most = contexts.len();
+    lcore.shared.kicks.reserve(most);
+    lcore.shared.due_events.reserve(most);
+    lcore.shared.stuck_events.reserve(most);
     lcore.ids.insert(id, key);
     Ok(Reply::Done)
 }
@@ -324,56 +294,5 @@ fn fatal(lcore: &mut Lcore) {
         async_events.push(flush::DEVICE_FATAL_RECORD);
         shared.note_events(key);
     }
-    lcore.write_events(Nanos::ZERO);
-}
-
-/// Frees all that a context has. The context itself goes when its last memory operation has ended.
-fn close(
-    nic: &mut Nic,
-    shared: &mut Shared,
-    key: ContextKey,
-    reply: SyncSender<Reply>,
-    now: Nanos,
-) -> Option<Context> {
-    let qps: Vec<_> = shared.contexts[key].qps.iter().map(|(_, id)| *id).collect();
-    for &id in qps.iter().take(BURIED) {
-        nic.engine.bury_qp(id, now);
-    }
-    for id in qps {
-        destroy_qp(nic, shared, key, id);
-    }
-    // Before the regions that they are bound to.
-    nic.mws.dealloc_all(&mut nic.engine, key);
-    for slot in &mut nic.mrs {
-        if let Some(mr) = slot.as_mut().filter(|mr| mr.context == key) {
-            if mr.dereg.is_none() {
-                let _ = nic.engine.deregister(mr.info.lkey);
-            }
-            if mr.in_flight == 0 {
-                *slot = None;
-            }
-        }
-    }
-    nic.qps.srqs.remove_all(key);
-    shared.cqs.retain(|_, cq| cq.context != key);
-    let cqs = &shared.cqs;
-    shared.failed_cqs.retain(|&cq| cqs.contains(cq as usize));
-    shared.pds.retain(|_, pd| pd.context != key);
-    shared.event_contexts.retain(|&k| k != key);
-    shared.contexts[key].closing = Some(reply);
-    finish_close(nic, shared, key)
-}
-
-/// Takes out a closing context of which nothing is under way any more.
-pub fn finish_close(nic: &mut Nic, shared: &mut Shared, key: ContextKey) -> Option<Context> {
-    let context = &shared.contexts[key];
-    if context.closing.is_none() || !context.ops.is_empty() {
-        return None;
-    }
-    for slot in &mut nic.mrs {
-        if slot.as_ref().is_some_and(|mr| mr.context == key) {
-            *slot = None;
-        }
-    }
-    Some(shared.contexts.remove(key))
+    write_all(&mut lcore.shared);
 }

@@ -1,6 +1,6 @@
 //! What the lcore keeps for each open of a device, each CQ and each QP.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -15,22 +15,25 @@ use slab::Slab;
 
 use super::doorbell::Doorbells;
 use super::events::EventWriter;
-use super::message::Reply;
+use super::message::{NewContext, Reply};
 use super::queue::{CompletionQueue, SendQueue};
 use super::srq::{Receives, Srqs};
 use crate::memory::helper::{CAPACITY, MemHelper, Moved};
-use crate::memory::{ContextFile, ProgramLock, Reach};
+use crate::memory::{ContextFile, Reach};
 use crate::port::{Mbuf, RX_BURST};
 
-/// A QP sends nothing more while its program has this many operations under way.
-pub const FETCH_HIGH: usize = 1024;
-/// A NIC receives nothing while a program has this many: room is left for a burst, and for what is being sent.
-pub const PLACE_LIMIT: usize = CAPACITY - FETCH_HIGH - 2 * RX_BURST * MAX_SGE;
-const _: () = assert!(PLACE_LIMIT >= 1024);
+/// Operations that a context may have under way at most: beyond, its QPs send nothing more and its NIC receives nothing.
+/// [`Context::room`] may be less.
+pub const ROOM: usize = 1024;
+/// Room is left for a burst, and for what is being sent.
+const _: () = assert!(2 * ROOM + 2 * RX_BURST * MAX_SGE <= CAPACITY);
 /// Nor while a program has this many packets to be placed: no QP of it then has more of them than the engine holds.
 pub const PLACING_LIMIT: u32 = MAX_PENDING - 2 * RX_BURST as u32;
-/// A program none of whose operations ends for this long is not waited for.
-const STALLED: Nanos = Nanos::from_millis(20);
+/// How long a NIC's receive side waits for a program at most; then what does not fit is dropped.
+const PATIENCE: Nanos = Nanos::from_millis(20);
+/// What each of its operations that ends adds to that. Ten times what one takes, so that only a program that blocks its own
+/// memory, or lets a byte through now and then, runs out of it.
+const EARNED: Nanos = Nanos::from_micros(20);
 
 /// Key of a context in the lcore's slab.
 pub type ContextKey = usize;
@@ -40,6 +43,8 @@ pub type ContextKey = usize;
 pub struct Context {
     /// NIC on this lcore.
     pub nic: usize,
+    /// Key of its program in [`Programs`](super::program::Programs).
+    pub program: usize,
     /// For messages only.
     pub pid: u32,
     /// Name of the program, for messages only.
@@ -52,10 +57,6 @@ pub struct Context {
     pub wake: OwnedFd,
     /// Reaches its memory.
     pub helper: MemHelper,
-    /// Its program, which has others with the same number.
-    pub program: u32,
-    /// Of its program.
-    pub lock: Arc<ProgramLock>,
     /// Pieces were handed to the helper in this poll.
     pub kick: bool,
     /// Memory operations and what waits behind them, oldest first.
@@ -64,8 +65,14 @@ pub struct Context {
     pub placing: u32,
     /// The worst outcome of the pieces of the operation at the front so far.
     pub worst: Moved,
-    /// When an operation last ended, or the first of those under way was begun.
-    pub progress: Nanos,
+    /// Operations that it may have under way: [`super::program::Programs::count`].
+    pub room: usize,
+    /// Operations under way when they were last counted.
+    pub counted: usize,
+    /// How long its NIC would wait for it: what is left of [`PATIENCE`].
+    patience: Nanos,
+    /// When that was last reckoned, while its NIC waits.
+    held_since: Option<Nanos>,
     /// Asynchronous events.
     pub async_events: EventWriter<16>,
     /// Completion channels by handle.
@@ -78,16 +85,111 @@ pub struct Context {
     pub sends: VecDeque<QpId>,
     /// QPs that may send no packets until operations are done.
     pub paused: Vec<QpId>,
+    /// What it has besides QPs and channels, so that nobody must search for it.
+    pub owned: Owned,
+    /// Whether events of it wait to be written.
+    pub events: EventTurn,
+    /// Channels with events to be written.
+    pub due_channels: VecDeque<u32>,
     /// Replied to when the last operation is done.
     pub closing: Option<SyncSender<Reply>>,
 }
 
+/// Handles of objects of a context.
+#[derive(Debug, Default)]
+pub struct Owned {
+    /// Memory regions.
+    pub mrs: BTreeSet<u32>,
+    /// Memory windows.
+    pub mws: BTreeSet<u32>,
+    /// Completion queues.
+    pub cqs: BTreeSet<u32>,
+    /// Protection domains.
+    pub pds: BTreeSet<u32>,
+}
+
+/// Where a context stands with its events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EventTurn {
+    /// None wait.
+    #[default]
+    Quiet,
+    /// Some are to be written at the end of a poll.
+    Due,
+    /// A pipe was full: they are tried again later.
+    Stuck,
+}
+
 impl Context {
-    /// Whether it has so many operations under way that its NIC should receive nothing more for the moment. Not so if
-    /// none has ended for a while: then the program blocks its own memory, and only it may suffer.
-    pub fn holds_receive(&self, now: Nanos) -> bool {
-        (self.ops.len() > PLACE_LIMIT || self.placing > PLACING_LIMIT)
-            && now.saturating_sub(self.progress) < STALLED
+    /// A context of which nothing exists yet.
+    pub fn new(new: NewContext, helper: MemHelper, bells: Doorbells, program: usize) -> Context {
+        Context {
+            nic: new.nic as usize,
+            program,
+            pid: new.pid,
+            comm: new.comm,
+            bells,
+            file: new.file,
+            wake: new.wake,
+            helper,
+            kick: false,
+            ops: VecDeque::with_capacity(CAPACITY * 2),
+            placing: 0,
+            worst: Moved::Done,
+            room: ROOM,
+            counted: 0,
+            patience: PATIENCE,
+            held_since: None,
+            async_events: EventWriter::new(new.async_events, 64),
+            channels: Slab::new(),
+            qps: Slab::new(),
+            bell_limit: 0,
+            sends: VecDeque::with_capacity(64),
+            paused: Vec::with_capacity(64),
+            owned: Owned::default(),
+            events: EventTurn::Quiet,
+            due_channels: VecDeque::with_capacity(16),
+            closing: None,
+        }
+    }
+
+    /// Whether it has so many operations under way that its NIC should receive nothing more for the moment. Others of the NIC
+    /// wait with it, so it pays for that with time, which operations that end earn: `ended` of them since the last call.
+    pub fn holds_receive(&mut self, now: Nanos, ended: usize) -> bool {
+        let since = self
+            .held_since
+            .map_or(Nanos::ZERO, |since| now.saturating_sub(since));
+        let earned = EARNED.0.saturating_mul(ended as u64);
+        let left = self.patience.0.saturating_sub(since.0);
+        self.patience = Nanos(left.saturating_add(earned).min(PATIENCE.0));
+        let full = self.ops.len() > self.room || self.placing > PLACING_LIMIT;
+        let holds = full && self.patience > Nanos::ZERO;
+        self.held_since = holds.then_some(now);
+        holds
+    }
+
+    /// Nothing of it is under way.
+    pub fn is_at_rest(&mut self) {
+        self.held_since = None;
+        self.patience = PATIENCE;
+    }
+
+    /// Notes that it, known as `key`, has events to be written.
+    pub fn note_events(&mut self, key: ContextKey, due: &mut VecDeque<ContextKey>) {
+        if self.events == EventTurn::Quiet {
+            self.events = EventTurn::Due;
+            due.push_back(key);
+        }
+    }
+
+    /// Notes that a channel has events to be written.
+    pub fn note_channel(&mut self, handle: u32) {
+        if let Some(channel) = self.channels.get_mut(handle as usize) {
+            if !channel.due {
+                channel.due = true;
+                self.due_channels.push_back(handle);
+            }
+        }
     }
 }
 
@@ -96,6 +198,8 @@ impl Context {
 pub struct Channel {
     /// Its events.
     pub events: EventWriter<8>,
+    /// In `Context::due_channels`.
+    pub due: bool,
 }
 
 /// A memory operation under way, or a packet that waits behind one. One entry for each piece of memory.
@@ -185,6 +289,8 @@ pub struct Cq {
     pub user_handle: u64,
     /// Completion events written.
     pub comp_events: u32,
+    /// The newest of them, as its writer counts.
+    pub last_event: u64,
     /// Asynchronous events written.
     pub async_events: u32,
     /// What finds it full is lost, and nobody is told.

@@ -14,7 +14,12 @@ use crate::memory::ContextFile;
 pub struct Doorbells {
     file: Arc<ContextFile>,
     base: u64,
+    /// The word of bells to begin with.
+    first: usize,
 }
+
+/// Words of bells that one call looks at: 1,024 bells.
+const WORDS_PER_CALL: usize = 16;
 
 impl Doorbells {
     /// The area of lcore slot `slot`.
@@ -22,22 +27,45 @@ impl Doorbells {
         Doorbells {
             file,
             base: DOORBELL_OFFSET + u64::from(slot) * DOORBELL_STRIDE,
+            first: 0,
         }
     }
 
     /// Calls `rung` with each doorbell index that was rung since the last call. Only the first `limit`
-    /// indices exist; a program that rings others is ignored.
-    pub fn collect(&self, limit: u32, mut rung: impl FnMut(u32)) {
+    /// indices exist; a program that rings others is ignored. Of one that rings very many some wait for the next call, which
+    /// goes on behind them.
+    pub fn collect(&mut self, limit: u32, mut rung: impl FnMut(u32)) {
         let words = (limit as usize).div_ceil(64).min(MAX_QPS / 64);
-        for s in 0..words.div_ceil(64).min(DB_SUMMARY_WORDS) {
+        let summaries = words.div_ceil(64).min(DB_SUMMARY_WORDS);
+        let (begin, bit) = match self.first < words {
+            true => (self.first / 64, self.first % 64),
+            false => (0, 0),
+        };
+        let mut left = WORDS_PER_CALL;
+        // Round once: the bits before the first one come last.
+        for turn in 0..=summaries {
+            let from_first = u64::MAX << bit;
+            let mask = match turn {
+                0 => from_first,
+                _ if turn == summaries => !from_first,
+                _ => u64::MAX,
+            };
+            let s = (begin + turn) % summaries.max(1);
             let summary = self.file.atomic_u64(self.base + DB_SUMMARY + 8 * s as u64);
-            if summary.load(Ordering::Relaxed) == 0 {
+            if summary.load(Ordering::Relaxed) & mask == 0 {
                 continue;
             }
-            // The swap comes before the loads of the bells: see the protocol.
-            let mut set = summary.swap(0, Ordering::SeqCst);
+            // The locked operation comes before the loads of the bells: see the protocol.
+            let mut set = summary.fetch_and(!mask, Ordering::SeqCst) & mask;
             while set != 0 {
                 let word = s * 64 + set.trailing_zeros() as usize;
+                if left == 0 {
+                    // As the one who rings: the bells are set already.
+                    summary.fetch_or(set, Ordering::SeqCst);
+                    self.first = word;
+                    return;
+                }
+                left -= 1;
                 set &= set - 1;
                 let bells = self.file.atomic_u64(self.base + DB_BELLS + 8 * word as u64);
                 let mut bits = bells.swap(0, Ordering::SeqCst);
@@ -86,7 +114,7 @@ mod tests {
     #[test]
     fn every_ring_is_collected_once_and_those_beyond_the_limit_never() {
         let file = Arc::new(ContextFile::create().unwrap());
-        let bells = Doorbells::new(Arc::clone(&file), 0);
+        let mut bells = Doorbells::new(Arc::clone(&file), 0);
         for index in [0, 63, 64, 4095, 4096, 65535] {
             ring(&file, index);
         }
@@ -95,5 +123,31 @@ mod tests {
         bells.collect(5000, |i| got.push(i));
         assert_eq!(got, [0, 63, 64, 4095, 4096]);
         bells.collect(5000, |i| panic!("{i} twice"));
+    }
+    #[test]
+    fn very_many_rings_are_collected_in_turns_and_none_waits_for_ever() {
+        let file = Arc::new(ContextFile::create().unwrap());
+        let mut bells = Doorbells::new(Arc::clone(&file), 0);
+        let limit = 4 * 1024;
+        let mut seen = vec![0; limit as usize];
+        for call in 1..=8 {
+            // Those that were collected are rung again before the next call.
+            for index in 0..limit {
+                ring(&file, index);
+            }
+            let mut count = 0;
+            bells.collect(limit, |index| {
+                seen[index as usize] += 1;
+                count += 1;
+            });
+            assert_eq!(count, 64 * WORDS_PER_CALL, "call {call}");
+        }
+        assert!(seen.iter().all(|times| *times == 2));
+        // What is left is still rung, and comes.
+        let mut rest = 0;
+        while bells.any(limit) {
+            bells.collect(limit, |_| rest += 1);
+        }
+        assert_eq!(rest, limit as usize - 64 * WORDS_PER_CALL);
     }
 }

@@ -12,7 +12,7 @@ use roceline_engine::wire::{atomic_eth, icrc};
 use roceline_engine::{Engine, MemSlice, Outcome, Outputs, Payload, Place, Side, TxDesc};
 
 use super::atomic::{self, Deed};
-use super::context::{Context, FETCH_HIGH, LostBehind, Mr, Op, OpEnd, Qp, Then, side_index};
+use super::context::{Context, LostBehind, Mr, Op, OpEnd, Qp, Then, side_index};
 use super::nic::{Fetched, LOOPBACK_LIMIT, Nic, Placed, Shared, TX_LIMIT};
 use super::queue::CqFull;
 use super::srq;
@@ -126,23 +126,20 @@ fn begin_place(nic: &mut Nic, shared: &mut Shared, place: &Place, slices: &[MemS
         then: Then::Placed,
         tell_fetched: false,
     };
-    let mrs = &mut nic.mrs;
-    match deed {
+    let (key, mrs) = (qp.context, &mut nic.mrs);
+    let first = match deed {
         Deed::Copy(start) => begin(context, mrs, Direction::Place, slices, start, end),
         Deed::Word(AtomicOp::Store(_)) => {
-            begin(
-                context,
-                mrs,
-                Direction::Place,
-                slices,
-                slot.payload_offset,
-                end,
-            );
+            let start = slot.payload_offset;
+            begin(context, mrs, Direction::Place, slices, start, end)
         }
         Deed::Word(op) => {
             let at = slot.payload_offset - atomic_eth::LEN;
-            atomic::begin(context, mrs, slices, op, at, end);
+            atomic::begin(context, mrs, slices, op, at, end)
         }
+    };
+    if first {
+        shared.kicks.push(key);
     }
 }
 
@@ -184,7 +181,7 @@ fn windows(
 }
 
 /// Hands the pieces of an operation to the memory thread. The payload lies in `end`'s mbuf from `start` on; the mbuf stays
-/// with the last piece, so the bytes outlive the thread's use of them.
+/// with the last piece, so the bytes outlive the thread's use of them. True if the thread was not to be kicked already.
 fn begin(
     context: &mut Context,
     mrs: &mut [Option<Mr>],
@@ -192,7 +189,7 @@ fn begin(
     slices: &[MemSlice],
     start: usize,
     mut end: OpEnd,
-) {
+) -> bool {
     let mut rest = end.mbuf.data_mut().get_mut(start..).unwrap_or_default();
     for slice in slices {
         // The engine's slices add up to the payload; were they longer, the bytes beyond the packet stay untouched.
@@ -212,10 +209,10 @@ fn begin(
             mr.in_flight += 1;
         }
     }
-    context.kick = true;
     if let Some(op) = context.ops.back_mut() {
         op.end = Some(end);
     }
+    !std::mem::replace(&mut context.kick, true)
 }
 
 fn complete(nic: &mut Nic, shared: &mut Shared, c: &Completion) {
@@ -276,10 +273,16 @@ fn complete(nic: &mut Nic, shared: &mut Shared, c: &Completion) {
     let context = &mut shared.contexts[key];
     let solicited = c.solicited || c.status as u32 != 0;
     if cq.fires(&context.file, c.cq, solicited) {
-        if let Some(channel) = context.channels.get_mut(channel as usize) {
-            channel.events.push(cq.user_handle.to_ne_bytes());
-            cq.comp_events += 1;
-            shared.note_events(key);
+        let handle = channel;
+        if let Some(channel) = context.channels.get_mut(handle as usize) {
+            // One that waits for room in the pipe will be read after this completion was written: it says enough.
+            let told = channel.events.waits(cq.last_event);
+            if !told && channel.events.push(cq.user_handle.to_ne_bytes()) {
+                cq.last_event = channel.events.newest();
+                cq.comp_events += 1;
+                context.note_channel(handle);
+                shared.note_events(key);
+            }
         }
     }
 }
@@ -304,11 +307,11 @@ fn asynchronous(nic: &mut Nic, shared: &mut Shared, qp: QpId, kind: AsyncKind) {
     let Some(qp) = nic.qps.get_mut(qp) else {
         return;
     };
-    qp.async_events += 1;
-    shared.contexts[qp.context]
-        .async_events
-        .push(async_record(qp.user_handle, kind));
-    shared.note_events(qp.context);
+    let record = async_record(qp.user_handle, kind);
+    if shared.contexts[qp.context].async_events.push(record) {
+        qp.async_events += 1;
+        shared.note_events(qp.context);
+    }
 }
 
 /// Fails what completes to CQs that overflowed: a CQ error for the CQ, once, then each QP goes to ERR (IBTA 11.6.3).
@@ -323,11 +326,12 @@ pub fn fail_overflowed(nic: &mut Nic, shared: &mut Shared, now: roceline_engine:
             }
             Some(cq) => {
                 if !std::mem::replace(&mut cq.failed, true) {
-                    cq.async_events += 1;
                     let record = async_record(cq.user_handle, AsyncKind::CqErr);
                     let key = cq.context;
-                    shared.contexts[key].async_events.push(record);
-                    shared.note_events(key);
+                    if shared.contexts[key].async_events.push(record) {
+                        cq.async_events += 1;
+                        shared.note_events(key);
+                    }
                 }
                 shared.cqs[handle as usize].context
             }
@@ -415,7 +419,9 @@ fn build_packet(nic: &mut Nic, shared: &mut Shared, desc: &TxDesc, slices: &[Mem
                     return false;
                 }
                 let (direction, mrs) = (Direction::Fetch, &mut nic.mrs);
-                begin(context, mrs, direction, slices, header_len, end);
+                if begin(context, mrs, direction, slices, header_len, end) {
+                    shared.kicks.push(qp.context);
+                }
                 qp.tx_waiting += 1;
                 pause_if_many(&mut nic.engine, qp, context);
                 return true;
@@ -442,7 +448,7 @@ fn build_packet(nic: &mut Nic, shared: &mut Shared, desc: &TxDesc, slices: &[Mem
 
 /// A QP sends nothing more while its program has very many operations under way.
 fn pause_if_many(engine: &mut Engine, qp: &mut Qp, context: &mut Context) {
-    if context.ops.len() > FETCH_HIGH && !qp.paused {
+    if context.ops.len() > context.room && !qp.paused {
         qp.paused = true;
         context.paused.push(qp.id);
         engine.pause_tx(qp.id, true);

@@ -11,12 +11,23 @@ use super::message::EventPipe;
 /// One record: 8 bytes for a completion channel, 16 for the async fd.
 type Record<const N: usize> = [u8; N];
 
+/// Records that one call writes at most.
+const BATCH: usize = 32;
+/// Records that one call reads at most.
+const READ_BATCH: usize = 256;
+
 /// Writes records of `N` bytes.
 #[derive(Debug)]
 pub struct EventWriter<const N: usize> {
     pipe: EventPipe,
     pending: VecDeque<Record<N>>,
+    /// Records that were ever queued.
+    queued: u64,
 }
+
+/// Records of one writer that may wait outside of the pipe. A program that reads none of them for so long is not told more;
+/// completion events do not come so far ([`EventWriter::waits`]).
+const MOST: usize = 1 << 16;
 
 impl<const N: usize> EventWriter<N> {
     /// A writer with room for `capacity` waiting records before it must allocate.
@@ -24,12 +35,36 @@ impl<const N: usize> EventWriter<N> {
         EventWriter {
             pipe,
             pending: VecDeque::with_capacity(capacity),
+            queued: 0,
         }
     }
 
-    /// Queues a record; [`EventWriter::flush`] writes it.
-    pub fn push(&mut self, record: Record<N>) {
-        self.pending.push_back(record);
+    /// Queues a record; [`EventWriter::flush`] writes it. False if too many wait: then it is not counted either.
+    pub fn push(&mut self, record: Record<N>) -> bool {
+        let fits = self.pending.len() < MOST;
+        if fits {
+            self.pending.push_back(record);
+            self.queued += 1;
+        }
+        fits
+    }
+
+    /// Number of the newest record, from 1.
+    pub fn newest(&self) -> u64 {
+        self.queued
+    }
+
+    /// Whether the record of that number (0: none) may still wait outside of the pipe. Who is going to read it will find
+    /// everything that has happened by then, so that another one would tell nothing new.
+    #[inline]
+    pub fn waits(&self, number: u64) -> bool {
+        number > self.queued - self.pending.len() as u64
+    }
+
+    /// Takes memory for `records` that wait, so that none is taken later.
+    pub fn expect(&mut self, records: usize) {
+        let more = records.saturating_sub(self.pending.len());
+        self.pending.reserve(more);
     }
 
     /// Whether records wait.
@@ -39,7 +74,6 @@ impl<const N: usize> EventWriter<N> {
 
     /// Writes what the pipe takes, several records a call. Never blocks.
     pub fn flush(&mut self) {
-        const BATCH: usize = 32;
         while !self.pending.is_empty() {
             let mut bytes = [[0u8; N]; BATCH];
             let n = self.pending.len().min(BATCH);
@@ -86,18 +120,23 @@ impl<const N: usize> EventWriter<N> {
     /// stay, in order.
     pub fn take_back(&mut self, mut matches: impl FnMut(&Record<N>) -> bool) -> u32 {
         let mut unread: VecDeque<Record<N>> = VecDeque::new();
-        loop {
-            let mut record = [0u8; N];
-            // SAFETY: reads into a local array of N bytes.
-            let n =
-                unsafe { libc::read(self.pipe.drain.as_raw_fd(), record.as_mut_ptr().cast(), N) };
-            if n == N as isize {
-                unread.push_back(record);
-            } else if n < 0 && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted {
+        // A program that has opened the pipe for writing could go on filling it for ever.
+        while unread.len() < MOST {
+            let mut records = [[0u8; N]; READ_BATCH];
+            // SAFETY: reads into a local array of N * READ_BATCH bytes.
+            let n = unsafe {
+                let to = records.as_mut_ptr().cast();
+                libc::read(self.pipe.drain.as_raw_fd(), to, N * READ_BATCH)
+            };
+            if n < 0 && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted {
                 continue;
-            } else {
+            }
+            // Records are written whole, and whoever reads them reads whole ones.
+            let whole = usize::try_from(n).unwrap_or(0) / N;
+            if whole == 0 {
                 break;
             }
+            unread.extend(&records[..whole]);
         }
         unread.append(&mut self.pending);
         let before = unread.len();
@@ -164,5 +203,34 @@ mod tests {
         assert_eq!(read(&fd), Some(2));
         assert_eq!(read(&fd), Some(3));
         assert_eq!(read(&fd), None);
+    }
+    #[test]
+    fn a_writer_knows_what_waits_outside_of_the_pipe() {
+        let (pipe, fd) = pipe();
+        let mut w = EventWriter::<8>::new(pipe, 0);
+        assert!(!w.waits(0) && w.push([1; 8]));
+        let first = w.newest();
+        assert!(w.waits(first));
+        w.flush();
+        assert!(!w.waits(first), "in the pipe");
+        while {
+            w.push([2; 8]);
+            w.flush();
+            !w.has_pending()
+        } {}
+        let last = w.newest();
+        assert!(w.waits(last) && !w.waits(last - 1));
+        // A pipe has room again when a page of it was read.
+        while read(&fd).is_some() {}
+        w.flush();
+        assert!(!w.waits(last));
+    }
+
+    #[test]
+    fn what_nobody_reads_does_not_grow_for_ever() {
+        let (pipe, _fd) = pipe();
+        let mut w = EventWriter::<8>::new(pipe, 0);
+        let taken = (0..2 * MOST).filter(|_| w.push([7; 8])).count();
+        assert_eq!(taken, MOST);
     }
 }

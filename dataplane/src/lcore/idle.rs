@@ -192,7 +192,7 @@ fn sleep(lcore: &mut Lcore, now: Nanos) {
             longest = longest.min(deadline.saturating_sub(now));
         }
     }
-    if !lcore.shared.event_contexts.is_empty() {
+    if lcore.shared.has_events() || !lcore.shared.closing.is_empty() {
         longest = longest.min(Nanos::from_millis(1));
     }
     set_sleeping(lcore, true);

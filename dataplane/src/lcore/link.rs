@@ -9,6 +9,7 @@ use roceline_engine::verbs::AsyncKind;
 use super::Lcore;
 use super::drain::async_record;
 use super::message::Reply;
+use super::nic::Shared;
 
 /// The only port of a device, which is what port events name.
 const PORT: u64 = 1;
@@ -41,13 +42,17 @@ pub fn follow(lcore: &mut Lcore) {
         } else {
             AsyncKind::PortErr
         };
-        for (key, context) in &mut shared.contexts {
+        let Shared {
+            contexts,
+            due_events,
+            ..
+        } = &mut *shared;
+        for (key, context) in contexts {
             if context.nic != index || context.closing.is_some() {
                 continue;
             }
-            context.async_events.push(async_record(PORT, kind));
-            if !shared.event_contexts.contains(&key) {
-                shared.event_contexts.push(key);
+            if context.async_events.push(async_record(PORT, kind)) {
+                context.note_events(key, due_events);
             }
         }
     }

@@ -13,7 +13,8 @@ use serde::Serialize;
 
 use super::tap::{Tap, TapId};
 use crate::impair::Place;
-use crate::memory::{ContextFile, Reach};
+use crate::memory::helper::MemHelper;
+use crate::memory::{ContextFile, ProgramLock, Reach};
 use crate::neighbour::{Moved, Network};
 
 /// Names a context for the life of the daemon; never reused.
@@ -50,6 +51,10 @@ pub struct NewContext {
     pub file: Arc<ContextFile>,
     /// The program's `/proc/self/mem`.
     pub mem: OwnedFd,
+    /// Taken for atomics through it: that of its program.
+    pub lock: Arc<ProgramLock>,
+    /// The thread that uses it. The mailbox starts it, in the control thread: that takes longer than a poll should.
+    pub helper: Option<MemHelper>,
     /// The eventfd that the program writes to wake the lcore.
     pub wake: OwnedFd,
     /// Asynchronous events.
@@ -209,8 +214,9 @@ pub enum Command {
         /// SRQ handle.
         srq: u32,
     },
-    /// What is there, for the command line. No context needed. -> `Snapshot`
-    Snapshot,
+    /// What is there, for the command line: so much of it as a poll has time for, from here on. No context needed. ->
+    /// `Snapshot`
+    Snapshot(Cursor),
     /// What NICs have counted, and nothing of single objects, so that it costs little. No context needed. ->
     /// `Snapshot`
     Counters,
@@ -297,6 +303,8 @@ pub struct PlaceReport {
 pub enum Reply {
     /// Done.
     Done,
+    /// The context is gone; to free what is left of it is the receiver's.
+    Gone(Remains),
     /// It failed with this errno; the sentence goes to the log.
     Failed {
         /// errno.
@@ -393,6 +401,33 @@ pub struct PostMortemReport {
     pub record: PostMortem,
 }
 
+/// What is left of a context, for its control thread to free.
+pub struct Remains(#[allow(dead_code, reason = "kept to be dropped")] Box<dyn Send>);
+
+impl Remains {
+    /// Of whatever it is.
+    pub fn of(what: impl Send + 'static) -> Remains {
+        Remains(Box::new(what))
+    }
+}
+
+impl std::fmt::Debug for Remains {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Remains")
+    }
+}
+
+/// How far a listing has come: all objects of contexts before `context`, and those of it below the two numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cursor {
+    /// Key of a context.
+    pub context: usize,
+    /// Doorbell index of a QP.
+    pub qp: usize,
+    /// Handle of a memory region.
+    pub mr: u32,
+}
+
 /// What an lcore owns at a moment, for `roceline show` and `roceline stat`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Snapshot {
@@ -404,6 +439,9 @@ pub struct Snapshot {
     pub mrs: Vec<MrSnapshot>,
     /// The loop itself.
     pub lcore: LcoreSnapshot,
+    /// Where to go on, if this is not all. What is counted and not listed is whole in each part.
+    #[serde(skip)]
+    pub more: Option<Cursor>,
 }
 
 /// A NIC's counters and ports.
@@ -426,6 +464,8 @@ pub struct NicSnapshot {
     pub pds: u32,
     /// Shared receive queues.
     pub srqs: u32,
+    /// Queue pairs.
+    pub qps: u32,
 }
 
 /// A QP.

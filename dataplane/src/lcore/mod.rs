@@ -21,9 +21,11 @@ pub mod message;
 mod mw;
 mod nic;
 mod notes;
+mod notify;
 mod others;
 mod post_mortems;
 pub mod probe;
+mod program;
 mod queue;
 pub(crate) mod slice;
 mod snapshot;
@@ -32,7 +34,7 @@ mod stages;
 pub mod tap;
 mod wqe;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -49,17 +51,20 @@ pub use nic::NicCounts;
 use crate::memory::helper::LcoreWake;
 use crate::nic::NicInfo;
 use crate::port::{Mempool, Port};
+use commands::close;
 use context::{Context, ContextKey};
 use idle::Idle;
-use message::{ContextId, Reply};
+use message::{ContextId, Remains, Reply};
 use nic::{Nic, Shared};
+use notify::{write_due, write_stuck};
 use probe::{NoProbe, Probe, Stage};
+use program::Programs;
 use tap::Taps;
 
 /// Requests served in one poll, so that data never waits long for control.
 const REQUESTS_PER_POLL: usize = 4;
-/// How often events that did not fit their pipe are tried again.
-const EVENT_RETRY: Nanos = Nanos::from_micros(100);
+/// How often events of programs that do not read them are tried again.
+const EVENT_RETRY: Nanos = Nanos::from_millis(1);
 
 /// How often ports do their slow things.
 const MAINTAIN: Nanos = Nanos::from_millis(250);
@@ -97,7 +102,6 @@ pub struct Lcore {
     nics: Vec<Nic>,
     shared: Shared,
     ids: HashMap<ContextId, ContextKey>,
-    keys: Vec<ContextKey>,
     mailbox: Arc<Mailbox>,
     wake: Arc<LcoreWake>,
     idle: Idle,
@@ -148,14 +152,17 @@ impl Lcore {
                 placed: Vec::with_capacity(2 * Outputs::PLACE),
                 fetched: Vec::with_capacity(2 * Outputs::TX),
                 now: Nanos::ZERO,
-                event_contexts: Vec::with_capacity(1024),
+                programs: Programs::default(),
+                kicks: Vec::with_capacity(1024),
+                closing: Vec::new(),
+                due_events: VecDeque::with_capacity(1024),
+                stuck_events: VecDeque::with_capacity(1024),
                 failed_cqs: Vec::with_capacity(64),
                 held: 0,
                 taps: Taps::new(),
                 requests_per_poll: config.requests_per_poll as usize,
             },
             ids: HashMap::new(),
-            keys: Vec::new(),
             mailbox,
             idle: Idle::new(config.idle, Arc::clone(&wake), config.cpus)?,
             wake,
@@ -202,13 +209,22 @@ impl Lcore {
         for nic in &mut self.nics {
             work += stages::receive(nic, &mut self.shared, now);
         }
-        for i in 0..self.keys.len() {
-            let key = self.keys[i];
-            let nic = &mut self.nics[self.shared.contexts[key].nic];
-            probe.begin(Stage::Memory);
-            work += stages::operations(nic, &mut self.shared, key, now);
-            probe.begin(Stage::Doorbells);
-            work += stages::doorbells(nic, &mut self.shared, key);
+        let mut n = 0;
+        while let Some(program) = self.shared.programs.nth(n) {
+            n += 1;
+            let mut budget = self.shared.requests_per_poll;
+            for _ in 0..self.shared.programs.turn(program) {
+                let key = self.shared.programs.next(program);
+                let nic = &mut self.nics[self.shared.contexts[key].nic];
+                probe.begin(Stage::Memory);
+                work += stages::operations(nic, &mut self.shared, key, now);
+                if budget > 0 {
+                    probe.begin(Stage::Doorbells);
+                    let taken = stages::doorbells(nic, &mut self.shared, key, budget);
+                    budget = budget.saturating_sub(taken);
+                    work += taken;
+                }
+            }
         }
         for nic in &mut self.nics {
             probe.begin(Stage::Timers);
@@ -217,7 +233,7 @@ impl Lcore {
             work += stages::transmit(nic, &mut self.shared, now);
         }
         probe.begin(Stage::End);
-        self.end_poll(now);
+        work += self.end_poll(now);
         if now >= self.maintain_at {
             self.maintain_at = now + MAINTAIN;
             for nic in &mut self.nics {
@@ -257,39 +273,36 @@ impl Lcore {
             commands::serve(self, request, now);
             served += 1;
         }
-        if changes > 0 {
-            self.keys.clear();
-            self.keys
-                .extend(self.shared.contexts.iter().map(|(key, _)| key));
-        }
         changes
     }
 
-    /// Kicks helpers, writes events, and lets go of closed contexts.
-    fn end_poll(&mut self, now: Nanos) {
+    /// Kicks helpers, writes events, and goes on taking down contexts. Gives what is left to be done at once.
+    fn end_poll(&mut self, now: Nanos) -> usize {
         self.shared.taps.settle();
-        let mut closed = false;
-        for &key in &self.keys {
-            let context = &mut self.shared.contexts[key];
-            if context.kick {
+        while let Some(key) = self.shared.kicks.pop() {
+            // It may be gone by now.
+            if let Some(context) = self.shared.contexts.get_mut(key) {
                 context.kick = false;
                 context.helper.kick();
+                self.shared.programs.count(context);
             }
-            closed |= context.closing.is_some() && context.ops.is_empty();
         }
-        if closed {
-            for key in std::mem::take(&mut self.keys) {
-                let nic = self.shared.contexts[key].nic;
-                let gone = commands::finish_close(&mut self.nics[nic], &mut self.shared, key);
-                if let Some(context) = gone {
-                    self.forget(context);
-                }
+        let mut left = 0;
+        for at in (0..self.shared.closing.len()).rev() {
+            let key = self.shared.closing[at];
+            left += usize::from(self.shared.contexts[key].ops.is_empty());
+            let nic = &mut self.nics[self.shared.contexts[key].nic];
+            if let Some(gone) = close::go_on(nic, &mut self.shared, key) {
+                self.shared.closing.swap_remove(at);
+                self.forget(gone);
             }
-            self.keys
-                .extend(self.shared.contexts.iter().map(|(key, _)| key));
         }
-        if !self.shared.event_contexts.is_empty() && now >= self.event_retry {
-            self.write_events(now);
+        if !self.shared.due_events.is_empty() {
+            write_due(&mut self.shared);
+        }
+        if !self.shared.stuck_events.is_empty() && now >= self.event_retry {
+            self.event_retry = now + EVENT_RETRY;
+            write_stuck(&mut self.shared);
         }
         self.wake_others();
         let last = |nic: &Nic| nic.engine.post_mortems().last();
@@ -300,34 +313,15 @@ impl Lcore {
                 thread.unpark();
             }
         }
-    }
-
-    fn write_events(&mut self, now: Nanos) {
-        let contexts = &mut self.shared.contexts;
-        self.shared.event_contexts.retain(|&key| {
-            let Some(context) = contexts.get_mut(key) else {
-                return false;
-            };
-            context.async_events.flush();
-            let mut pending = context.async_events.has_pending();
-            for (_, channel) in &mut context.channels {
-                if channel.events.has_pending() {
-                    channel.events.flush();
-                    pending |= channel.events.has_pending();
-                }
-            }
-            pending
-        });
-        if !self.shared.event_contexts.is_empty() {
-            self.event_retry = now + EVENT_RETRY;
-        }
+        left + self.shared.due_events.len()
     }
 
     fn forget(&mut self, context: Context) {
         self.idle.unwatch(&context.wake);
-        if let Some(reply) = &context.closing {
-            // The control thread may have given up; the context is gone all the same.
-            let _ = reply.try_send(Reply::Done);
+        if let Some(reply) = context.closing.clone() {
+            // To free it takes system calls, to unmap its file more than a few. The control thread has time for that; if it
+            // has given up, it is done here.
+            let _ = reply.try_send(Reply::Gone(Remains::of(context)));
         }
     }
 }

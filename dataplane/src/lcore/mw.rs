@@ -46,15 +46,4 @@ impl Windows {
         self.0.remove(&handle);
         Some(pd)
     }
-
-    /// Frees all windows of a context.
-    pub fn dealloc_all(&mut self, engine: &mut Engine, context: ContextKey) {
-        self.0.retain(|&handle, mw| {
-            let goes = mw.context == context;
-            if goes {
-                engine.dealloc_window(handle);
-            }
-            !goes
-        });
-    }
 }

@@ -12,11 +12,14 @@ use super::context::{Context, ContextKey, Cq, Mr, OpEnd, Pd, QpTable};
 use super::impair::NicImpair;
 use super::mw::Windows;
 use super::others::Others;
+use super::program::Programs;
 use super::tap::Taps;
 use crate::memory::helper::Moved;
 use crate::nic::NicInfo;
 use crate::port::{Burst, Mbuf, Mempool, Port, RX_BURST};
 
+/// Indices of memory regions that rest.
+const QUARANTINE: usize = 1024;
 /// Packets of a NIC to itself that may wait.
 pub const LOOPBACK_LIMIT: usize = 1024;
 /// The requester stops while this many finished packets wait for the port.
@@ -112,7 +115,7 @@ impl Nic {
     pub fn new(info: Arc<NicInfo>, port: Port, polled: bool, config: EngineConfig) -> Nic {
         // Room for all from the start, as growing would copy under the eyes of all programs; what was never used is
         // never touched.
-        let mrs = Vec::with_capacity(config.max_mrs as usize);
+        let mrs = Vec::with_capacity(config.max_mrs as usize + QUARANTINE + 1);
         let engine = Engine::new(config);
         Nic {
             info,
@@ -161,8 +164,16 @@ pub struct Shared {
     pub fetched: Vec<Fetched>,
     /// The time of this poll.
     pub now: Nanos,
+    /// Programs by turns.
+    pub programs: Programs,
+    /// Contexts whose memory threads are to be woken at the end of the poll.
+    pub kicks: Vec<ContextKey>,
+    /// Contexts that are being taken down.
+    pub closing: Vec<ContextKey>,
     /// Contexts with events to write at the end of the poll.
-    pub event_contexts: Vec<ContextKey>,
+    pub due_events: VecDeque<ContextKey>,
+    /// Contexts that do not read their events.
+    pub stuck_events: VecDeque<ContextKey>,
     /// QPs to fail since their CQ overflowed.
     pub failed_cqs: Vec<u32>,
     /// Packets that impairments of all NICs hold back.
@@ -198,8 +209,11 @@ pub struct Fetched {
 impl Shared {
     /// Notes that a context has events to write.
     pub fn note_events(&mut self, key: ContextKey) {
-        if !self.event_contexts.contains(&key) {
-            self.event_contexts.push(key);
-        }
+        self.contexts[key].note_events(key, &mut self.due_events);
+    }
+
+    /// Whether events wait for anything but the end of a poll.
+    pub fn has_events(&self) -> bool {
+        !self.due_events.is_empty() || !self.stuck_events.is_empty()
     }
 }

@@ -4,7 +4,7 @@ use roceline_engine::Counters;
 
 use super::Lcore;
 use super::context::Qp;
-use super::message::{LcoreSnapshot, MrSnapshot, NicSnapshot, QpSnapshot, Snapshot};
+use super::message::{Cursor, LcoreSnapshot, MrSnapshot, NicSnapshot, QpSnapshot, Snapshot};
 use super::nic::Nic;
 
 /// The counters of an lcore, and no counts of objects: those would be looked for in tables of their own size, which takes
@@ -47,49 +47,87 @@ pub fn counters(lcore: &Lcore) -> Snapshot {
     all
 }
 
-/// The objects and counters of an lcore.
-pub fn snapshot(lcore: &Lcore) -> Snapshot {
+/// Objects that one message lists: about 100 us.
+const PAGE: usize = 64;
+
+/// The counters of an lcore and its objects, as many as there is time for, from `from` on.
+pub fn snapshot(lcore: &Lcore, from: Cursor) -> Snapshot {
     let mut all = counters(lcore);
     let shared = &lcore.shared;
-    for (index, (nic, counted)) in lcore.nics.iter().zip(&mut all.nics).enumerate() {
-        let ours = |key: usize| shared.contexts.get(key).is_some_and(|x| x.nic == index);
-        let contexts = shared.contexts.iter().filter(|(_, x)| x.nic == index);
-        counted.contexts = contexts.count() as u32;
-        counted.mrs = nic.mrs.iter().flatten().count() as u32;
-        counted.cqs = shared.cqs.iter().filter(|(_, cq)| ours(cq.context)).count() as u32;
+    for (nic, counted) in lcore.nics.iter().zip(&mut all.nics) {
         counted.srqs = nic.qps.srqs.len() as u32;
-        counted.pds = shared.pds.iter().filter(|(_, pd)| ours(pd.context)).count() as u32;
     }
-    for nic in &lcore.nics {
-        for qp in nic.qps.iter() {
-            let Ok((attr, _)) = nic.engine.query_qp(qp.id) else {
-                continue;
-            };
-            all.qps.push(QpSnapshot {
-                device: nic.info.name.clone(),
-                qpn: qp.id.0,
-                state: format!("{:?}", attr.state).to_uppercase(),
-                pid: shared.contexts[qp.context].pid,
-                remote: attr.path.dgid.to_ip().to_string(),
-                remote_qpn: attr.dest_qpn,
-                sq_psn: attr.sq_psn.get(),
-                rq_psn: attr.rq_psn.get(),
-                counters: qp_counters(nic, qp),
-            });
+    for (_, context) in &shared.contexts {
+        if let Some(counted) = all.nics.get_mut(context.nic) {
+            counted.contexts += 1;
+            counted.mrs += context.owned.mrs.len() as u32;
+            counted.cqs += context.owned.cqs.len() as u32;
+            counted.pds += context.owned.pds.len() as u32;
+            counted.qps += context.qps.len() as u32;
         }
-        for mr in nic.mrs.iter().flatten() {
-            all.mrs.push(MrSnapshot {
-                device: nic.info.name.clone(),
-                lkey: mr.info.lkey,
-                pid: shared.contexts.get(mr.context).map_or(0, |c| c.pid),
-                addr: mr.addr,
-                len: mr.len,
-                access: mr.access.0,
-                reach: mr.reach.describe(mr.addr, mr.len),
-            });
+    }
+    let mut left = PAGE;
+    for (key, context) in &shared.contexts {
+        if key < from.context {
+            continue;
+        }
+        let Some(nic) = lcore.nics.get(context.nic) else {
+            continue;
+        };
+        let mut cursor = match key == from.context {
+            true => from,
+            false => Cursor {
+                context: key,
+                ..Cursor::default()
+            },
+        };
+        while cursor.qp < context.bell_limit as usize {
+            if left == 0 {
+                all.more = Some(cursor);
+                return all;
+            }
+            if let Some(qp) = context.qps.get(cursor.qp).and_then(|&id| nic.qps.get(id)) {
+                all.qps.extend(of_qp(nic, qp, context.pid));
+                left -= 1;
+            }
+            cursor.qp += 1;
+        }
+        for &handle in context.owned.mrs.range(cursor.mr..) {
+            if left == 0 {
+                cursor.mr = handle;
+                all.more = Some(cursor);
+                return all;
+            }
+            left -= 1;
+            if let Some(Some(mr)) = nic.mrs.get(handle as usize) {
+                all.mrs.push(MrSnapshot {
+                    device: nic.info.name.clone(),
+                    lkey: mr.info.lkey,
+                    pid: context.pid,
+                    addr: mr.addr,
+                    len: mr.len,
+                    access: mr.access.0,
+                    reach: mr.reach.describe(mr.addr, mr.len),
+                });
+            }
         }
     }
     all
+}
+
+fn of_qp(nic: &Nic, qp: &Qp, pid: u32) -> Option<QpSnapshot> {
+    let (attr, _) = nic.engine.query_qp(qp.id).ok()?;
+    Some(QpSnapshot {
+        device: nic.info.name.clone(),
+        qpn: qp.id.0,
+        state: format!("{:?}", attr.state).to_uppercase(),
+        pid,
+        remote: attr.path.dgid.to_ip().to_string(),
+        remote_qpn: attr.dest_qpn,
+        sq_psn: attr.sq_psn.get(),
+        rq_psn: attr.rq_psn.get(),
+        counters: qp_counters(nic, qp),
+    })
 }
 
 /// What the engine counted for a QP, and the packets that came and went.

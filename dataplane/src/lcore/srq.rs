@@ -251,10 +251,11 @@ pub fn tell(nic: &mut Nic, shared: &mut Shared) {
     for i in 0..nic.qps.srqs.fired.len() {
         let (handle, kind) = nic.qps.srqs.fired[i];
         if let Some(srq) = nic.qps.srqs.slab.get_mut(handle as usize) {
-            srq.async_events += 1;
             let (key, record) = (srq.context, async_record(srq.user_handle, kind));
-            shared.contexts[key].async_events.push(record);
-            shared.note_events(key);
+            if shared.contexts[key].async_events.push(record) {
+                srq.async_events += 1;
+                shared.note_events(key);
+            }
         }
     }
     nic.qps.srqs.fired.clear();

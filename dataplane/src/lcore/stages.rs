@@ -7,7 +7,7 @@ use roceline_engine::wire::{self, ParseError, icrc};
 use roceline_engine::{Nanos, Outcome};
 
 use super::atomic;
-use super::context::{ContextKey, FETCH_HIGH, PLACE_LIMIT, Then, side_index};
+use super::context::{ContextKey, Then, side_index};
 use super::drain::{drain, fail_overflowed, finish};
 use super::nic::{Fetched, LOOPBACK_LIMIT, Nic, RxSlot, Shared, TX_HIGH};
 use super::tap::Taps;
@@ -15,6 +15,8 @@ use super::{dropped, impair};
 use crate::memory::helper::Moved;
 use crate::port::{Mbuf, RX_BURST};
 
+/// Send queues of one context that are looked at in one poll.
+const TURNS: usize = 256;
 /// Ended operations handled for one program in one poll.
 const ENDS_PER_POLL: usize = 64;
 /// How often receive queues of failed QPs are looked at: they have no doorbell.
@@ -78,7 +80,8 @@ pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
             continue;
         }
         if let Some(qp) = nic.qps.get_mut(QpId(parsed.packet.dest_qpn)) {
-            if shared.contexts[qp.context].ops.len() > PLACE_LIMIT {
+            let context = &shared.contexts[qp.context];
+            if context.ops.len() > context.room {
                 nic.counts.rx_memory_overrun += 1;
                 continue;
             }
@@ -117,7 +120,10 @@ pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
 pub fn operations(nic: &mut Nic, shared: &mut Shared, key: ContextKey, now: Nanos) -> usize {
     let context = &mut shared.contexts[key];
     if context.ops.is_empty() {
-        context.progress = now;
+        if context.counted > 0 {
+            shared.programs.count(context);
+            context.is_at_rest();
+        }
         return 0;
     }
     let mut count = 0;
@@ -138,11 +144,9 @@ pub fn operations(nic: &mut Nic, shared: &mut Shared, key: ContextKey, now: Nano
             shared.ends.push((end, std::mem::take(&mut context.worst)));
         }
     }
-    if count > 0 {
-        context.progress = now;
-    }
-    nic.hold_receive |= context.holds_receive(now);
-    if context.ops.len() < FETCH_HIGH / 2 {
+    shared.programs.count(context);
+    nic.hold_receive |= context.holds_receive(now, count);
+    if context.ops.len() < context.room / 2 {
         while let Some(id) = context.paused.pop() {
             if let Some(qp) = nic.qps.get_mut(id) {
                 qp.paused = false;
@@ -239,9 +243,12 @@ fn release(nic: &mut Nic, index: u32) {
     }
 }
 
-/// Reads doorbells and send queues of one context.
-pub fn doorbells(nic: &mut Nic, shared: &mut Shared, key: ContextKey) -> usize {
+/// Reads doorbells of one context, and at most `budget` requests from its send queues.
+pub fn doorbells(nic: &mut Nic, shared: &mut Shared, key: ContextKey, budget: usize) -> usize {
     let context = &mut shared.contexts[key];
+    if context.closing.is_some() {
+        return 0;
+    }
     let (qps, sends, table) = (&context.qps, &mut context.sends, &mut nic.qps);
     context.bells.collect(context.bell_limit, |index| {
         let Some(qp) = qps.get(index as usize).and_then(|&id| table.get_mut(id)) else {
@@ -253,9 +260,9 @@ pub fn doorbells(nic: &mut Nic, shared: &mut Shared, key: ContextKey) -> usize {
         }
     });
     let mut count = 0;
-    let mut turns = sends.len();
+    let mut turns = sends.len().min(TURNS);
     let mut sges = [Sge::default(); MAX_SGE];
-    while turns > 0 && count < shared.requests_per_poll {
+    while turns > 0 && count < budget {
         turns -= 1;
         let Some(id) = shared.contexts[key].sends.pop_front() else {
             break;

@@ -113,14 +113,26 @@ pub struct MemHelper {
     thread: Thread,
 }
 
+/// Where such threads run.
+#[derive(Clone, Debug)]
+pub struct HelperCpus {
+    /// On one of these CPUs; none: on those of the caller.
+    pub cpus: Arc<[usize]>,
+    /// The lcore polls on the same ones.
+    pub shared: bool,
+}
+
 impl MemHelper {
-    /// Starts the thread on one of `cpus` (none: on those of the caller). `mem` is the program's `/proc/self/mem`; `context`
+    /// Starts the thread. `mem` is the program's `/proc/self/mem`; `context`
     /// tells the threads apart by name. Atomics take the lock of the program.
     pub fn start(
         mem: OwnedFd,
         lock: Arc<ProgramLock>,
         lcore: Arc<LcoreWake>,
-        cpus: Arc<[usize]>,
+        HelperCpus {
+            cpus,
+            shared: beside,
+        }: HelperCpus,
         context: u64,
     ) -> io::Result<MemHelper> {
         let shared = Arc::new(Shared {
@@ -136,7 +148,7 @@ impl MemHelper {
             .spawn(move || {
                 restrict_to(&cpus);
                 crate::lcore::slice::shorten();
-                let idle_yields = if cpus.is_empty() { 0 } else { IDLE_YIELDS };
+                let idle_yields = if beside { 0 } else { IDLE_YIELDS };
                 run(&mine, &mem, &lock, idle_yields);
             })?;
         Ok(MemHelper {
@@ -178,7 +190,7 @@ impl Drop for MemHelper {
 }
 
 /// Restricts the calling thread to `cpus`. Only a matter of speed: a refusal is ignored.
-fn restrict_to(cpus: &[usize]) {
+pub fn restrict_to(cpus: &[usize]) {
     if cpus.is_empty() {
         return;
     }
@@ -366,7 +378,11 @@ mod tests {
             sleeping: AtomicU32::new(0),
             eventfd,
         });
-        MemHelper::start(mem.into(), Arc::default(), wake, Arc::new([]), 1).unwrap()
+        let here = HelperCpus {
+            cpus: Arc::new([]),
+            shared: true,
+        };
+        MemHelper::start(mem.into(), Arc::default(), wake, here, 1).unwrap()
     }
 
     fn wait(h: &MemHelper) -> Moved {

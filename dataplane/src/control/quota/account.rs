@@ -11,6 +11,7 @@ use super::{Level, Limits, Machine, Quotas, Resource, of_a_device, of_a_program}
 use crate::control::error::CommandError;
 use crate::control::limits::DeviceLimits;
 use crate::control::seqpacket::Peer;
+use crate::memory::ProgramLock;
 
 /// A program: its process, or, where its number is not seen, its user.
 type ProgramKey = (i32, u32);
@@ -49,6 +50,7 @@ struct Program {
     owner: Owner,
     uid: u32,
     number: u32,
+    lock: Arc<ProgramLock>,
 }
 
 /// Those of one device, each with the number of its open accounts.
@@ -137,6 +139,7 @@ impl Accounts {
             owner,
             uid: peer.uid,
             number: free_number(numbers),
+            lock: Arc::default(),
         });
         let user = enter(users, peer.uid, Usage::default);
         let device = Arc::clone(all);
@@ -194,6 +197,11 @@ impl Account {
     /// Number of the program among those that use the device: small, and another program's after this one has gone.
     pub fn program(&self) -> u32 {
         self.program.number
+    }
+
+    /// The lock under which the program's memory is changed by atomics.
+    pub fn lock(&self) -> Arc<ProgramLock> {
+        Arc::clone(&self.program.lock)
     }
 
     /// Takes `amount` of something, to be kept once the object exists.

@@ -43,6 +43,7 @@ fn the_command_lines_questions_are_answered() {
         name: "roce0".into(),
         contexts: 2,
         mrs: 1,
+        qps: 2,
         ..Default::default()
     };
     nic.counters.rdma_tx_bytes = 4000;
@@ -77,6 +78,7 @@ fn the_command_lines_questions_are_answered() {
             empty_polls: 4,
             sleeps: 2,
         },
+        more: None,
     };
     let client = Client::connect(server.socket()).unwrap();
 

@@ -22,7 +22,7 @@ pub(super) fn create_cq(
     if shared.cqs.len() >= MAX_CQS {
         return failed(libc::ENOMEM, format!("no CQ left: {MAX_CQS} exist"));
     }
-    let context = &shared.contexts[key];
+    let context = &mut shared.contexts[key];
     if let Some(channel) = channel {
         if !context.channels.contains(channel as usize) {
             return failed(
@@ -32,17 +32,27 @@ pub(super) fn create_cq(
         }
     }
     let file = Arc::clone(&context.file);
+    // Each CQ has one event at most that waits for room in the pipe: the hot loop must not grow these.
+    let cqs = context.owned.cqs.len() + 1;
+    let events = channel.and_then(|c| context.channels.get_mut(c as usize));
+    if let Some(channel) = events {
+        channel.events.expect(cqs);
+    }
+    let channels = context.channels.len();
+    context.due_channels.reserve(channels);
     let handle = shared.cqs.insert(Cq {
         context: key,
         queue: CompletionQueue::new(Arc::clone(&file), queue),
         channel,
         user_handle,
         comp_events: 0,
+        last_event: 0,
         async_events: 0,
         ignore_overrun,
         failed: false,
         users: 0,
     });
+    shared.contexts[key].owned.cqs.insert(handle as u32);
     // The hot loop must not grow it: every CQ can be in it once.
     shared.failed_cqs.reserve(shared.cqs.len());
     // A handle is used again: its arm word may be left set.
@@ -59,6 +69,7 @@ pub(super) fn destroy_cq(shared: &mut Shared, key: ContextKey, handle: u32) -> S
         );
     }
     let cq = shared.cqs.remove(handle as usize);
+    shared.contexts[key].owned.cqs.remove(&handle);
     // The handle may be given out again.
     shared.failed_cqs.retain(|&failed| failed != handle);
     let mut unread = 0;
@@ -70,6 +81,9 @@ pub(super) fn destroy_cq(shared: &mut Shared, key: ContextKey, handle: u32) -> S
             .events
             .take_back(|r| u64::from_ne_bytes(*r) == cq.user_handle);
         if channel.events.has_pending() {
+            if let Some(handle) = cq.channel {
+                shared.contexts[key].note_channel(handle);
+            }
             shared.note_events(key);
         }
     }

@@ -48,9 +48,9 @@ pub(super) fn reg_mr(
     } = attr;
     let index = info.index as usize;
     if index >= nic.mrs.len() {
-        // Keys in quarantine have indices of their own.
         nic.mrs.resize_with(index + 1, || None);
     }
+    shared.contexts[key].owned.mrs.insert(info.index);
     nic.mrs[index] = Some(Mr {
         context: key,
         pd,
@@ -92,6 +92,7 @@ pub(super) fn alloc_mw(
     match nic.mws.alloc(&mut nic.engine, key, pd, kind) {
         Ok(made) => {
             own_pd(shared, key, pd)?.users += 1;
+            shared.contexts[key].owned.mws.insert(made.index);
             Ok(Reply::Mw {
                 handle: made.index,
                 rkey: made.rkey,
@@ -109,6 +110,7 @@ pub(super) fn dealloc_mw(
 ) -> Served {
     match nic.mws.dealloc(&mut nic.engine, key, handle) {
         Some(pd) => {
+            shared.contexts[key].owned.mws.remove(&handle);
             if let Some(pd) = shared.pds.get_mut(pd as usize) {
                 pd.users = pd.users.saturating_sub(1);
             }
@@ -137,6 +139,7 @@ pub(super) fn dereg_mr(
         _ => return failed(libc::EINVAL, format!("MR handle {handle} does not exist")),
     };
     let Some(mr) = slot else { return Ok(true) };
+    shared.contexts[key].owned.mrs.remove(&handle);
     // From here no new operation can name the region; those under way still write to it, so the program may
     // not have it back yet.
     if let Err(error @ AccessError::WindowsBound(_)) = nic.engine.deregister(mr.info.lkey) {
@@ -156,6 +159,7 @@ pub(super) fn dereg_mr(
 pub(super) fn add_channel(shared: &mut Shared, key: ContextKey, pipe: EventPipe) -> Reply {
     let channel = Channel {
         events: EventWriter::new(pipe, 1024),
+        due: false,
     };
     Reply::Handle(shared.contexts[key].channels.insert(channel) as u32)
 }

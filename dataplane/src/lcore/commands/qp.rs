@@ -68,6 +68,8 @@ pub(super) fn create_qp(nic: &mut Nic, shared: &mut Shared, key: ContextKey, new
         srq::attach(nic, key, handle);
     }
     nic.engine.set_owner(id, Owner { pid, name: comm });
+    nic.engine
+        .set_group(id, shared.contexts[key].program as u32);
     own_pd(shared, key, init.pd)?.users += 1;
     own_cq(shared, key, init.send_cq)?.users += 1;
     own_cq(shared, key, init.recv_cq)?.users += 1;
@@ -185,8 +187,12 @@ pub(super) fn destroy_qp(
     }
     let context = &mut shared.contexts[key];
     context.qps.try_remove(qp.handle as usize);
-    context.sends.retain(|&q| q != id);
-    context.paused.retain(|&q| q != id);
+    if qp.in_sends {
+        context.sends.retain(|&q| q != id);
+    }
+    if qp.paused {
+        context.paused.retain(|&q| q != id);
+    }
     if let Some(pd) = shared.pds.get_mut(qp.pd as usize) {
         pd.users = pd.users.saturating_sub(1);
     }
