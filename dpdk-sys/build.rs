@@ -79,6 +79,7 @@ const FUNCTIONS: &[&str] = &[
     "rte_eth_dev_get_port_by_name",
     "rte_eth_macaddr_get",
     "rte_eth_promiscuous_enable",
+    "rte_eth_allmulticast_enable",
     "rte_eth_stats_get",
     "rte_eth_dev_set_link_up",
     "rte_eth_dev_set_link_down",

@@ -75,6 +75,8 @@ counters! {
     rx_unknown_qp,
     /// Port: RoCE packets dropped as malformed: unknown opcode, too short, bad pad, forged lengths.
     rx_malformed,
+    /// Port or QP: datagrams dropped for a wrong Q_Key.
+    rx_qkey_violations,
     /// Port or QP: well-formed packets dropped silently: from a stranger, ghosts, stale responses, a full pipeline.
     rx_dropped,
     /// Port: RoCE packets sent.

@@ -88,6 +88,8 @@ pub struct Context {
     pub srqs: HashMap<u32, SrqQueue>,
     /// Queue pairs.
     pub qps: HashMap<u32, QpQueues>,
+    /// Address handles.
+    pub ahs: HashSet<u32>,
 }
 
 /// A new context with what its program gets.
@@ -163,6 +165,7 @@ impl Context {
             cqs: HashMap::new(),
             srqs: HashMap::new(),
             qps: HashMap::new(),
+            ahs: HashSet::new(),
         };
         if let Some(keeper) = context.keeper() {
             keeper.context(context.id, pid, file.fd(), async_events.write.as_fd());
@@ -334,6 +337,11 @@ impl Context {
     /// A queue pair of this context.
     pub fn qp(&self, handle: u32) -> Result<u32, CommandError> {
         known(self.qps.contains_key(&handle), "queue pair", handle)
+    }
+
+    /// An address handle of this context.
+    pub fn ah(&self, handle: u32) -> Result<u32, CommandError> {
+        known(self.ahs.contains(&handle), "address handle", handle)
     }
 
     /// Keeps for people why a queue pair could not be connected.

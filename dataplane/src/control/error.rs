@@ -112,6 +112,10 @@ pub enum CommandError {
     )]
     DestinationGid(IpAddr),
     #[error(
+        "{0} is no multicast group: use an IPv6 multicast address (ff00::/8), or an IPv4 one as ::ffff:239.1.2.3"
+    )]
+    MulticastGid(IpAddr),
+    #[error(
         "own GID {sgid} (index {index}) and the peer's GID {dgid} are of different address families: choose GID \
          indices of one family on both sides"
     )]
@@ -190,7 +194,11 @@ impl CommandError {
             Range { .. } | IovaOffset { .. } | QpState(_) | CurrentState { .. } | Port(_) => {
                 libc::EINVAL
             }
-            NotGlobal | GidIndex { .. } | DestinationGid(_) | GidFamily { .. } => libc::EINVAL,
+            NotGlobal
+            | GidIndex { .. }
+            | DestinationGid(_)
+            | MulticastGid(_)
+            | GidFamily { .. } => libc::EINVAL,
             PathMtu { .. } | MtuNumber(_) | MemoryFd(_) | Message(_) | Query(_) => libc::EINVAL,
             Memory(_) | Rule(_) | Capture(_) => libc::EINVAL,
             Space { .. } => libc::ENOSPC,

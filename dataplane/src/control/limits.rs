@@ -33,6 +33,12 @@ pub struct DeviceLimits {
     pub max_mw: u32,
     /// Protection domains.
     pub max_pd: u32,
+    /// Address handles.
+    pub max_ah: u32,
+    /// Multicast groups of a device.
+    pub max_mcast_grp: u32,
+    /// Queue pairs attached to a multicast group.
+    pub max_mcast_qp_attach: u32,
     /// Completion channels; each costs three file descriptors.
     pub max_channels: u32,
     /// READs outstanding on a QP, in either role.
@@ -43,8 +49,6 @@ pub struct DeviceLimits {
     pub comp_vectors: u32,
     /// Bytes of queue memory that the contexts of one process may have together.
     pub max_queue_bytes: u64,
-    /// Shared receive queues, address handles and memory windows of a program: of each kind so many.
-    pub max_other: u32,
     /// Memory objects that a program's regions may lie in.
     pub max_memory_objects: u32,
     /// Mappings of such objects; memory beyond them is reached through the kernel.
@@ -74,12 +78,14 @@ impl Default for DeviceLimits {
             max_mr: 1 << 20,
             max_mw: 1 << 16,
             max_pd: 1 << 15,
+            max_ah: 1 << 16,
+            max_mcast_grp: 8192,
+            max_mcast_qp_attach: 56,
             max_channels: 1024,
             max_qp_rd_atom: 16,
             local_ca_ack_delay: 15,
             comp_vectors: 1,
             max_queue_bytes: 4 << 30,
-            max_other: 1 << 16,
             max_memory_objects: 1 << 12,
             max_mappings: 1 << 13,
             all_mrs: 1 << 20,

@@ -150,9 +150,10 @@ impl State {
                 self.contexts.remove(&context);
                 Reply::Done
             }
-            Command::AllocPd | Command::CreateCq { .. } | Command::CreateSrq { .. } => {
-                Reply::Handle(handle)
-            }
+            Command::AllocPd
+            | Command::CreateCq { .. }
+            | Command::CreateAh { .. }
+            | Command::CreateSrq { .. } => Reply::Handle(handle),
             Command::QuerySrq { .. } => Reply::SrqLimit(11),
             Command::AddChannel(pipe) => {
                 self.channels.insert(handle, pipe);
@@ -207,7 +208,10 @@ impl State {
                 comp: 0,
                 asynchronous: 5,
             },
-            Command::DeallocPd { .. }
+            Command::DestroyAh { .. }
+            | Command::AttachMcast { .. }
+            | Command::DetachMcast { .. }
+            | Command::DeallocPd { .. }
             | Command::ModifySrq { .. }
             | Command::DeregMr { .. }
             | Command::DeallocMw { .. }

@@ -1,9 +1,9 @@
-//! Placements that are no plain copy of a payload: atomics, their answers, ATOMIC WRITE.
+//! Placements that are no plain copy of a payload: datagrams, atomics, their answers, ATOMIC WRITE.
 //!
 //! In flow placements and their packets; out flows what is to be copied, or done to one word of memory ([`prepare`]). The
 //! operands are taken from the packet, whose headers were checked when it was parsed.
 
-use roceline_engine::wire::{Opcode, atomic_eth, bth};
+use roceline_engine::wire::{Opcode, atomic_eth, bth, grh};
 use roceline_engine::{MemSlice, Outcome, PlaceKind};
 
 use super::context::{Context, Mr, Op, OpEnd, Then};
@@ -24,7 +24,7 @@ pub enum Deed {
 #[inline]
 pub fn prepare(kind: PlaceKind, slot: &mut RxSlot) -> Option<Deed> {
     match kind {
-        PlaceKind::Payload | PlaceKind::Datagram => Some(Deed::Copy(slot.payload_offset)),
+        PlaceKind::Payload => Some(Deed::Copy(slot.payload_offset)),
         _ => special(kind, slot),
     }
 }
@@ -33,6 +33,7 @@ fn special(kind: PlaceKind, slot: &mut RxSlot) -> Option<Deed> {
     let at = slot.payload_offset;
     let frame = slot.mbuf.data_mut();
     match kind {
+        PlaceKind::Datagram => grh::put_before(frame, at).map(Deed::Copy),
         PlaceKind::AtomicAck => {
             // From the order of the network to the host's.
             let start = at.checked_sub(atomic_eth::ACK_LEN)?;

@@ -3,6 +3,7 @@
 
 pub(super) mod close;
 mod cq;
+mod datagram;
 mod objects;
 mod qp;
 mod srq;
@@ -14,6 +15,7 @@ use roceline_engine::Nanos;
 use roceline_engine::memory::MrAttr;
 
 use self::cq::{create_cq, destroy_cq, resize_cq};
+use self::datagram::{attach_mcast, create_ah, destroy_ah, detach_mcast, not_attached};
 use self::objects::{
     add_channel, alloc_mw, dealloc_mw, dereg_mr, own_pd, reg_mr, set_reach, take_back_async,
 };
@@ -208,6 +210,7 @@ fn in_context(
         }
         Command::DestroyQp { qp } => {
             let id = own_qp(shared, key, qp)?;
+            not_attached(nic, id)?;
             let (written, user_handle) = destroy_qp(nic, shared, key, id);
             let unread = take_back_async(shared, key, user_handle);
             Ok(Reply::Events {
@@ -226,6 +229,12 @@ fn in_context(
         }
         Command::QuerySrq { srq } => srq::query(nic, key, srq),
         Command::DestroySrq { srq } => srq::destroy(nic, shared, key, srq),
+        Command::CreateAh { pd, path } => create_ah(nic, shared, key, pd, &path),
+        Command::DestroyAh { ah } => destroy_ah(nic, shared, key, ah),
+        Command::AttachMcast { qp, group, limits } => {
+            attach_mcast(nic, own_qp(shared, key, qp)?, group, limits)
+        }
+        Command::DetachMcast { qp, group } => detach_mcast(nic, own_qp(shared, key, qp)?, group),
         Command::Open(_)
         | Command::Close
         | Command::DeregMr { .. }

@@ -102,6 +102,8 @@ pub struct Owned {
     pub mrs: BTreeSet<u32>,
     /// Memory windows.
     pub mws: BTreeSet<u32>,
+    /// Address handles.
+    pub ahs: BTreeSet<u32>,
     /// Completion queues.
     pub cqs: BTreeSet<u32>,
     /// Protection domains.

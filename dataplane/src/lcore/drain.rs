@@ -9,16 +9,17 @@
 use roceline_abi::queue::{Cqe, Origin};
 use roceline_engine::verbs::{AsyncKind, Completion, Event, QpId, WcStatus};
 use roceline_engine::wire::{atomic_eth, icrc};
-use roceline_engine::{Engine, MemSlice, Outcome, Outputs, Payload, Place, Side, TxDesc};
+use roceline_engine::{Engine, MemSlice, NO_AH, Outcome, Outputs, Payload, Place, Side, TxDesc};
 
 use super::atomic::{self, Deed};
 use super::context::{Context, LostBehind, Mr, Op, OpEnd, Qp, Then, side_index};
+use super::multicast;
 use super::nic::{Fetched, LOOPBACK_LIMIT, Nic, Placed, Shared, TX_LIMIT};
 use super::queue::CqFull;
 use super::srq;
 use crate::memory::helper::{CAPACITY, Direction, Piece};
 use crate::memory::{AtomicOp, Window};
-use crate::port::Mbuf;
+use crate::port::{Mbuf, Mempool};
 
 /// Bytes in front of the IP header of the packets that we build.
 const L3_OFFSET: usize = 14;
@@ -371,7 +372,15 @@ fn build_packet(nic: &mut Nic, shared: &mut Shared, desc: &TxDesc, slices: &[Mem
     let Some(qp) = nic.qps.get_mut(desc.qp) else {
         return false;
     };
-    let Some(template) = &qp.template else {
+    let template = match desc.ah {
+        NO_AH => qp.template.as_ref(),
+        ah => nic
+            .ahs
+            .get(ah as usize)
+            .and_then(Option::as_ref)
+            .map(|ah| &ah.template),
+    };
+    let Some(template) = template else {
         return false;
     };
     let Some(mut mbuf) = shared.pool.alloc() else {
@@ -389,6 +398,9 @@ fn build_packet(nic: &mut Nic, shared: &mut Shared, desc: &TxDesc, slices: &[Mem
         nic.counts.tx_no_mbuf += 1;
         return false;
     };
+    if desc.ah != NO_AH {
+        template.set_dest_qpn(mbuf.data_mut(), desc.dest_qpn);
+    }
     qp.ip_id = qp.ip_id.wrapping_add(1);
     // Pad bytes are zero and under the ICRC.
     mbuf.data_mut()[header_len + payload..].fill(0);
@@ -442,7 +454,7 @@ fn build_packet(nic: &mut Nic, shared: &mut Shared, desc: &TxDesc, slices: &[Mem
         pause_if_many(&mut nic.engine, qp, context);
         return true;
     }
-    finish(nic, end.qp, end.mbuf);
+    finish(nic, &shared.pool, end.qp, end.mbuf);
     false
 }
 
@@ -456,16 +468,21 @@ fn pause_if_many(engine: &mut Engine, qp: &mut Qp, context: &mut Context) {
 }
 
 /// Stores the ICRC and queues the packet for the port.
-pub fn finish(nic: &mut Nic, id: QpId, mut mbuf: Mbuf) {
+pub fn finish(nic: &mut Nic, pool: &Mempool, id: QpId, mut mbuf: Mbuf) {
     let len = mbuf.len() as u64;
     let frame = mbuf.data_mut();
     icrc::seal(frame, L3_OFFSET);
     let own = frame[..6] == nic.info.mac;
-    // Rules between here and the port cost a NIC without rules no branch of their own.
-    if own | nic.impair.sending {
-        let (queue, limit) = match nic.impair.sending {
-            true => (&mut nic.impair.staged, TX_LIMIT),
-            false => (&mut nic.loopback, LOOPBACK_LIMIT),
+    let group = frame[0] & 1 != 0;
+    // Rules between here and the port, and groups, cost a NIC without them no branch of their own.
+    if own | group | nic.impair.sending {
+        if group & !nic.impair.sending {
+            multicast::loop_back(&nic.groups, &mut nic.loopback, pool, &mbuf);
+        }
+        let (queue, limit) = match (nic.impair.sending, own) {
+            (true, _) => (&mut nic.impair.staged, TX_LIMIT),
+            (false, true) => (&mut nic.loopback, LOOPBACK_LIMIT),
+            (false, false) => (&mut nic.tx, TX_LIMIT),
         };
         if queue.len() >= limit {
             nic.counts.tx_queue_full += 1;

@@ -19,6 +19,7 @@ use roceline_engine::fabric::impair::{
 use super::Lcore;
 use super::dropped::DroppedPackets;
 use super::message::{ImpairCommand, PlaceReport, Reply};
+use super::multicast;
 use super::nic::{LOOPBACK_LIMIT, Nic, Shared, TX_LIMIT};
 use super::notes;
 use super::tap::Packet;
@@ -291,6 +292,7 @@ pub fn transmit(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
         info,
         impair,
         loopback,
+        groups,
         tx: queue,
         tapped,
         ..
@@ -335,6 +337,9 @@ pub fn transmit(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
         if mbuf.data().get(..6) == Some(&info.mac[..]) {
             put(loopback, LOOPBACK_LIMIT, mbuf);
             return;
+        }
+        if multicast::is_for_group(&mbuf) {
+            multicast::loop_back(groups, loopback, pool, &mbuf);
         }
         match link {
             Some(link) => link.pass(mbuf, now, &budget, |_, _, _| {}, drop_by, &mut to_port),

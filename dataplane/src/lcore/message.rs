@@ -7,7 +7,8 @@ use std::sync::mpsc::SyncSender;
 
 use roceline_engine::fabric::impair::{Counts, Rule};
 use roceline_engine::memory::{Access, WindowType};
-use roceline_engine::verbs::{QpAttr, QpInit};
+use roceline_engine::verbs::{Path, QpAttr, QpInit};
+use roceline_engine::wire::Gid;
 use roceline_engine::{Counters, Nanos, PostMortem};
 use serde::Serialize;
 
@@ -214,6 +215,34 @@ pub enum Command {
         /// SRQ handle.
         srq: u32,
     },
+    /// New address handle. -> `Handle`, which is its number in send requests
+    CreateAh {
+        /// PD handle.
+        pd: u32,
+        /// The way there, resolved.
+        path: Box<Path>,
+    },
+    /// -> `Done`
+    DestroyAh {
+        /// AH handle.
+        ah: u32,
+    },
+    /// Attach a UD QP to a multicast group; nothing happens if it is attached. -> `Done`
+    AttachMcast {
+        /// QP handle.
+        qp: u32,
+        /// The group.
+        group: Gid,
+        /// How much there may be.
+        limits: MulticastLimits,
+    },
+    /// -> `Done`
+    DetachMcast {
+        /// QP handle.
+        qp: u32,
+        /// The group.
+        group: Gid,
+    },
     /// What is there, for the command line: so much of it as a poll has time for, from here on. No context needed. ->
     /// `Snapshot`
     Snapshot(Cursor),
@@ -260,6 +289,15 @@ pub enum Command {
         /// Says which destinations are reached through it.
         network: Arc<Network>,
     },
+}
+
+/// How many multicast groups a device has.
+#[derive(Clone, Copy, Debug)]
+pub struct MulticastLimits {
+    /// Groups.
+    pub groups: u32,
+    /// QPs of a group.
+    pub members: u32,
 }
 
 /// What to do about rules.

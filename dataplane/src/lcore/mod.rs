@@ -5,6 +5,7 @@
 //! fires timers and transmits; at its end helpers are kicked and events are written. Nothing in a poll blocks, and
 //! with no message to serve nothing in it allocates.
 
+mod ah;
 mod atomic;
 mod commands;
 mod context;
@@ -18,6 +19,7 @@ mod inject;
 mod link;
 mod mailbox;
 pub mod message;
+pub mod multicast;
 mod mw;
 mod nic;
 mod notes;

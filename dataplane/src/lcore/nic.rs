@@ -8,8 +8,10 @@ use roceline_engine::wire::{Packet, Psn};
 use roceline_engine::{Engine, EngineConfig, Nanos, Outcome, Outputs, Side};
 use slab::Slab;
 
+use super::ah::Ah;
 use super::context::{Context, ContextKey, Cq, Mr, OpEnd, Pd, QpTable};
 use super::impair::NicImpair;
+use super::multicast::Groups;
 use super::mw::Windows;
 use super::others::Others;
 use super::program::Programs;
@@ -41,6 +43,10 @@ pub struct Nic {
     pub mrs: Vec<Option<Mr>>,
     /// Memory windows.
     pub mws: Windows,
+    /// Address handles by [`roceline_engine::transport::AhInfo::index`].
+    pub ahs: Vec<Option<Ah>>,
+    /// Multicast groups.
+    pub groups: Groups,
     /// Packets to itself.
     pub loopback: VecDeque<Mbuf>,
     /// Packets of a replay.
@@ -116,7 +122,8 @@ impl Nic {
         // Room for all from the start, as growing would copy under the eyes of all programs; what was never used is
         // never touched.
         let mrs = Vec::with_capacity(config.max_mrs as usize + QUARANTINE + 1);
-        let engine = Engine::new(config);
+        let mut engine = Engine::new(config);
+        engine.set_datagram_mtu(info.active_mtu);
         Nic {
             info,
             qps: QpTable::new(engine.qpn_layout()),
@@ -124,6 +131,8 @@ impl Nic {
             port,
             mrs,
             mws: Windows::default(),
+            ahs: Vec::new(),
+            groups: Groups::default(),
             loopback: VecDeque::with_capacity(LOOPBACK_LIMIT + RX_BURST),
             injected: VecDeque::new(),
             tx: VecDeque::with_capacity(TX_LIMIT + RX_BURST),

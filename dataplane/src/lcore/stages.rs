@@ -11,7 +11,7 @@ use super::context::{ContextKey, Then, side_index};
 use super::drain::{drain, fail_overflowed, finish};
 use super::nic::{Fetched, LOOPBACK_LIMIT, Nic, RxSlot, Shared, TX_HIGH};
 use super::tap::Taps;
-use super::{dropped, impair};
+use super::{dropped, impair, multicast};
 use crate::memory::helper::Moved;
 use crate::port::{Mbuf, RX_BURST};
 
@@ -35,8 +35,10 @@ pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
     nic.rx_burst.refill(&mut nic.injected);
     if nic.tapped && !nic.rx_burst.is_empty() {
         let index = nic.info.index as usize;
-        // What a NIC sends to itself passes no port: it is seen to leave and to arrive here.
+        // What a NIC sends to itself passes no port: it is seen to leave and to arrive here. What it sends to a group it
+        // was seen to send at the port.
         let looped = nic.rx_burst.iter().skip(from_port).take(own);
+        let looped = looped.filter(|mbuf| !multicast::is_for_group(mbuf));
         sent(&mut shared.taps, index, looped, nic.impair.sending);
         if !nic.impair.receiving {
             let all = nic.rx_burst.iter().map(Mbuf::data);
@@ -76,7 +78,11 @@ pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
             .iter()
             .any(|entry| entry.gid == parsed.packet.dst)
         {
-            nic.counts.rx_not_ours += 1;
+            let counters = nic.engine.counters_mut();
+            let (groups, pool) = (&mut nic.groups, &shared.pool);
+            if !multicast::arrived(groups, counters, pool, &parsed.packet, mbuf) {
+                nic.counts.rx_not_ours += 1;
+            }
             continue;
         }
         if let Some(qp) = nic.qps.get_mut(QpId(parsed.packet.dest_qpn)) {
@@ -112,6 +118,9 @@ pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
     drain(nic, shared);
     for slot in &mut nic.rx_slots[..count] {
         *slot = None;
+    }
+    if nic.groups.has_copies() {
+        multicast::deliver(nic, shared, now);
     }
     count
 }
@@ -206,7 +215,7 @@ pub fn operations(nic: &mut Nic, shared: &mut Shared, key: ContextKey, now: Nano
                         &mut shared.out,
                     );
                 } else {
-                    finish(nic, end.qp, end.mbuf);
+                    finish(nic, &shared.pool, end.qp, end.mbuf);
                     if end.tell_fetched {
                         nic.engine.fetched(end.qp, end.epoch, now, &mut shared.out);
                         let behind = behind.map_or(0, |lost| lost.of(end.epoch));

@@ -254,6 +254,10 @@ impl Ethdev {
                 });
             }
         }
+        // Groups come and go with programs, and are few: the NIC passes all, the receive stage finds members. A driver that
+        // cannot be asked has no filter.
+        // SAFETY: a configured port.
+        unsafe { sys::rte_eth_allmulticast_enable(self.port) };
         self.up = self.link().up;
         Ok(())
     }

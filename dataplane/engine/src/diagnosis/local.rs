@@ -73,6 +73,21 @@ pub(super) fn request(record: &PostMortem) -> Diagnosis {
             format!("{whose} has no room for the 8 bytes that were there before"),
             "give it one scatter/gather entry of 8 bytes",
         ),
+        Cause::AddressHandle(number) => Diagnosis::certain(
+            "address-handle",
+            format!(
+                "{whose} names address handle {number:#x}, which does not exist, or belongs to another protection domain"
+            ),
+            "create the address handle with the protection domain of the queue pair, and destroy it after the last \
+             request that uses it is complete",
+        ),
+        Cause::DatagramTooLong { len, mtu } => Diagnosis::certain(
+            "datagram-too-long",
+            format!(
+                "{whose} has {len} bytes, but a datagram is one packet: {mtu} bytes at most, the active MTU of the port"
+            ),
+            "post it in pieces, or raise `mtu` of the NICs at both ends",
+        ),
         Cause::TooLong => Diagnosis::certain(
             "too-long",
             format!(

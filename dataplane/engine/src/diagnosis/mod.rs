@@ -59,6 +59,8 @@ pub fn diagnose(record: &PostMortem) -> Diagnosis {
         | Cause::LocalMemory
         | Cause::BadRequest
         | Cause::TooLong
+        | Cause::AddressHandle(_)
+        | Cause::DatagramTooLong { .. }
         | Cause::NoReadCredits => local::request(record),
         Cause::Bind(error) | Cause::LocalInvalidate(error) | Cause::RemoteInvalidate(error) => {
             window::refused(record, error)

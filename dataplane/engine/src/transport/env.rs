@@ -1,5 +1,6 @@
 //! What a state machine of one QP may touch besides the QP, for the length of one engine call.
 
+use super::ah::AhTable;
 use super::journal::PostMortems;
 use super::lists::Lists;
 use super::qp::Qp;
@@ -17,6 +18,7 @@ const LAST_EVENTS: usize = 8;
 /// The surroundings of a QP in one call.
 pub(crate) struct Env<'a> {
     pub mrs: &'a mut MrTable,
+    pub ahs: &'a AhTable,
     pub timers: &'a mut TimerWheel,
     pub lists: &'a mut Lists,
     pub counters: &'a mut Counters,
@@ -52,6 +54,7 @@ macro_rules! env {
         let events_end = Outputs::EVENTS.min($out.events.len() + Outputs::EVENTS_PER_CALL);
         Env {
             mrs: &mut $engine.mrs,
+            ahs: &$engine.ahs,
             timers: &mut $engine.timers,
             lists: &mut $engine.lists,
             counters: &mut $engine.counters,

@@ -3,8 +3,10 @@
 //! `requester` turns work requests into packets and responses into completions; `responder` turns
 //! requests into placements, responses and receive completions. Both work on one `Qp`, through an `Env` that
 //! holds all else they may touch during a call. UC shares both with RC: packets that are handed over count as acknowledged
-//! (`requester::handed`), and what RC would refuse is dropped (`responder::unreliable`).
+//! (`requester::handed`), and what RC would refuse is dropped (`responder::unreliable`). UD uses the rings and FIFOs of both, and
+//! no more (`requester::datagram`, `responder::datagram`); where its packets go, address handles say (`ah`).
 
+mod ah;
 mod config;
 mod env;
 pub mod journal;
@@ -22,8 +24,9 @@ use crate::descriptor::{Outcome, Outputs, Side};
 use crate::memory::MrTable;
 use crate::time::Nanos;
 use crate::timers::TimerWheel;
-use crate::verbs::{QpId, QpState, RecvQueues, SendWr, Sge};
-use crate::wire::{Packet, Psn};
+use crate::verbs::{Mtu, QpId, QpState, RecvQueues, SendWr, Sge};
+use crate::wire::{Packet, Psn, Transport};
+use ah::AhTable;
 use config::MAX_WINDOW;
 use env::{Env, env};
 use journal::PostMortems;
@@ -31,6 +34,7 @@ use lists::Lists;
 use qp::Qp;
 use qp_table::QpTable;
 
+pub use ah::{AhError, AhInfo};
 pub use config::{AckPolicy, EngineConfig, Retransmission};
 
 /// The queue of send requests is full; the caller keeps the request and tries again after completions.
@@ -55,6 +59,9 @@ const ERRORED_PER_CALL: u32 = 4;
 pub struct Engine {
     qps: QpTable,
     mrs: MrTable,
+    ahs: AhTable,
+    /// Longest datagram.
+    datagram_mtu: Mtu,
     timers: TimerWheel,
     lists: Lists,
     counters: Counters,
@@ -70,6 +77,8 @@ impl Engine {
         Engine {
             qps: QpTable::new(config.max_qps, config.owner, config.owner_bits, config.seed),
             mrs: MrTable::new(config.max_mrs, config.seed),
+            ahs: AhTable::new(),
+            datagram_mtu: Mtu::M4096,
             timers: TimerWheel::new(0),
             lists: Lists::new(),
             counters: Counters::default(),
@@ -129,6 +138,9 @@ impl Engine {
         queues: &mut Q,
         out: &mut Outputs,
     ) {
+        if packet.opcode.info().transport == Transport::Ud {
+            return self.rx_datagram(packet, tag, now, queues, out);
+        }
         let qp = match self.qps.get_mut(QpId(packet.dest_qpn)) {
             Some(qp) if qp.can_receive() => qp,
             _ => {
@@ -153,6 +165,31 @@ impl Engine {
         } else {
             requester::on_response(qp, packet, tag, &mut env);
         }
+    }
+
+    /// The same for a datagram, which may come from anywhere: its Q_Key says whether it is welcome.
+    fn rx_datagram<Q: RecvQueues>(
+        &mut self,
+        packet: &Packet,
+        tag: u32,
+        now: Nanos,
+        queues: &mut Q,
+        out: &mut Outputs,
+    ) {
+        let qp = match self.qps.get_mut(QpId(packet.dest_qpn)) {
+            Some(qp) if qp.can_receive() => qp,
+            _ => {
+                self.counters.rx_unknown_qp += 1;
+                return;
+            }
+        };
+        if qp.transport != Transport::Ud || !of_partition(packet) || !out.has_room() {
+            self.counters.rx_dropped += 1;
+            return;
+        }
+        qp.cold.journal.received(now, packet);
+        let mut env = env!(self, now, out);
+        responder::on_datagram(qp, packet, tag, queues, &mut env);
     }
 
     /// End of a receive burst: coalesced ACKs come out.
@@ -236,7 +273,10 @@ impl Engine {
                 break;
             }
             let responses = responder::emit(qp, BURST, &mut env);
-            let requests = requester::emit(qp, BURST - responses, &mut env);
+            let requests = match qp.transport {
+                Transport::Ud => requester::emit_datagrams(qp, BURST, &mut env),
+                _ => requester::emit(qp, BURST - responses, &mut env),
+            };
             // Whoever had nothing to say, or was held back, comes again when that changes.
             if responses + requests > 0 && (qp.resp.has_unsent() || qp.req.has_unsent()) {
                 env.lists.ready.push(slot);
@@ -387,11 +427,17 @@ fn takes_sends(qp: &Qp) -> bool {
 /// partition (IBTA 9.6, packet validation). Anybody can write a QPN into a packet.
 #[inline]
 fn belongs(qp: &Qp, packet: &Packet) -> bool {
-    const DEFAULT_PARTITION: u16 = 0x7fff;
     packet.opcode.info().transport == qp.transport
         && packet.src == qp.dgid
         && packet.dst == qp.sgid
-        && packet.pkey & 0x7fff == DEFAULT_PARTITION
+        && of_partition(packet)
+}
+
+/// Whether a packet has the P_Key of the default partition, as a full or a limited member.
+#[inline]
+fn of_partition(packet: &Packet) -> bool {
+    const DEFAULT_PARTITION: u16 = 0x7fff;
+    packet.pkey & 0x7fff == DEFAULT_PARTITION
 }
 
 /// Empties the queues of a QP in ERR; false if it has to go on in another call.

@@ -1,13 +1,14 @@
 //! Memory regions and QPs: made, changed, asked about and taken away. What these calls do to a connection that is
 //! alive, packets find done at their next turn.
 
+use super::ah::{AhError, AhInfo};
 use super::env::{Env, env};
 use super::journal::Cause;
 use super::{Engine, requester, state};
 use crate::descriptor::Outputs;
 use crate::memory::{AccessError, MrAttr, MrInfo, MwInfo, WindowType};
 use crate::time::Nanos;
-use crate::verbs::{AsyncKind, QpAttr, QpError, QpId, QpInit, QpState, QpType, mask};
+use crate::verbs::{AsyncKind, Mtu, QpAttr, QpError, QpId, QpInit, QpState, QpType, mask};
 
 impl Engine {
     /// Registers a memory region.
@@ -31,14 +32,35 @@ impl Engine {
         self.mrs.deregister(lkey)
     }
 
+    /// The port's active MTU, which limits datagrams of UD QPs that are created from now on.
+    pub fn set_datagram_mtu(&mut self, mtu: Mtu) {
+        self.datagram_mtu = mtu;
+    }
+
+    /// Makes an address handle for UD QPs in a protection domain (the caller's number).
+    pub fn create_ah(&mut self, pd: u32) -> Result<AhInfo, AhError> {
+        self.ahs.create(pd)
+    }
+
+    /// The index of an address handle, if it exists.
+    pub fn ah_index(&self, number: u32) -> Option<u32> {
+        self.ahs.index(number)
+    }
+
+    /// Frees an address handle; its index. Requests that name it and have not been sent fail.
+    pub fn destroy_ah(&mut self, number: u32) -> Result<u32, AhError> {
+        self.ahs.destroy(number)
+    }
+
     /// Creates a QP in RESET.
     pub fn create_qp(&mut self, init: &QpInit) -> Result<QpId, QpError> {
-        if init.qp_type == QpType::Ud {
-            return Err(QpError::Unsupported("a UD queue pair"));
-        }
         let id = self.qps.create(init)?;
         if let Some(qp) = self.qps.get_mut(id) {
             qp.req.set_profile(self.retransmission);
+            // A datagram has no path of its own that could limit it.
+            if init.qp_type == QpType::Ud {
+                qp.cold.attr.path_mtu = self.datagram_mtu;
+            }
         }
         self.timers.grow(self.qps.slots() as u32);
         self.lists.grow(self.qps.slots());

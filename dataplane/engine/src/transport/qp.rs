@@ -43,6 +43,8 @@ pub(crate) struct Qp {
     /// Own address and the peer's; packets of others are not for this connection.
     pub sgid: Gid,
     pub dgid: Gid,
+    /// UD: what arriving datagrams must name.
+    pub qkey: u32,
     pub req: Requester,
     pub resp: Responder,
     /// What was counted for this QP since it was created.
@@ -84,6 +86,7 @@ impl Qp {
             recv_cq: init.recv_cq,
             sgid: Gid::default(),
             dgid: Gid::default(),
+            qkey: 0,
             req: Requester::new(init),
             resp: Responder::new(),
             counters: Counters::default(),
@@ -137,7 +140,12 @@ impl Qp {
         self.access = Access(0);
         self.req.reset();
         self.resp.reset();
+        let mtu = self.cold.attr.path_mtu;
         self.cold.attr = QpAttr::default();
+        if self.transport == Transport::Ud {
+            // It is the port's, not a path's.
+            self.cold.attr.path_mtu = mtu;
+        }
         self.cold.journal.reset();
     }
 
@@ -185,6 +193,7 @@ impl Qp {
         self.access = attr.access;
         self.sgid = attr.path.sgid;
         self.dgid = attr.path.dgid;
+        self.qkey = attr.qkey;
         self.req.take_attributes(attr);
         self.resp.take_attributes(attr);
     }

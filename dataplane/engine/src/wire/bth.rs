@@ -137,6 +137,12 @@ pub(super) fn set_variable<const N: usize>(out: &mut [u8; N], at: usize, v: &Var
     put_u24(out, at + field::PSN, v.psn.get());
 }
 
+/// Names another destination QP.
+#[inline]
+pub(super) fn set_dest_qpn(out: &mut [u8; LEN], dest_qpn: u32) {
+    put_u24(out, field::DEST_QPN, dest_qpn);
+}
+
 /// Sets to ones what switches may change (IBTA section 7.8.1 and annex A17) in the header at `at`.
 #[inline(always)]
 pub(super) fn mask_for_icrc<const N: usize>(bytes: &mut [u8; N], at: usize) {

@@ -16,6 +16,7 @@ pub mod ethernet;
 pub mod feth;
 pub mod fuzz;
 mod gid;
+pub mod grh;
 pub mod icmp;
 pub mod icmpv6;
 pub mod icrc;

@@ -74,6 +74,19 @@ impl HeaderTemplate {
         }
     }
 
+    /// Puts the destination of a datagram into headers that [`HeaderTemplate::write`] wrote with the template of its
+    /// address handle, which has none. Nothing happens if `out` is shorter than they are.
+    #[inline]
+    pub fn set_dest_qpn(&self, out: &mut [u8], dest_qpn: u32) {
+        let at = match self.0 {
+            Kind::V4(..) => ETH_IP_V4 + udp::LEN,
+            Kind::V6(..) => ETH_IP_V6 + udp::LEN,
+        };
+        if let Some(bth) = out.get_mut(at..).and_then(<[u8]>::first_chunk_mut) {
+            bth::set_dest_qpn(bth, dest_qpn);
+        }
+    }
+
     /// Bytes of all headers of a packet with this opcode: the offset of its payload.
     #[inline]
     pub fn header_len(&self, opcode: Opcode) -> usize {

@@ -48,6 +48,14 @@ impl Frame {
         }
     }
 
+    /// What lies in front of a datagram in its buffer; here both addresses, so that they can be looked at.
+    pub fn grh(&self) -> [u8; 40] {
+        let mut area = [0; 40];
+        area[8..24].copy_from_slice(&self.src.0);
+        area[24..].copy_from_slice(&self.dst.0);
+        area
+    }
+
     fn desc(&self) -> TxDesc {
         TxDesc {
             qp: QpId(0),

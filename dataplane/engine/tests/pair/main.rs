@@ -5,6 +5,7 @@ mod atomic_model;
 #[path = "../captures/mod.rs"]
 mod captured;
 mod captures;
+mod datagrams;
 mod hostile;
 mod ledger;
 mod link;

@@ -6,7 +6,8 @@ use roceline_engine::memory::{Access, MrAttr, MrInfo};
 use roceline_engine::verbs::*;
 use roceline_engine::wire::{ExtHeaders, Gid, Opcode, Psn};
 use roceline_engine::{
-    Engine, EngineConfig, MemSlice, Nanos, Outcome, Outputs, Payload, PlaceKind, Side, TxDesc,
+    Engine, EngineConfig, MemSlice, NO_AH, Nanos, Outcome, Outputs, Payload, PlaceKind, Side,
+    TxDesc,
 };
 
 use crate::ledger::{Books, causes};
@@ -316,8 +317,12 @@ impl Node {
                 let (ready_at, fault) = self.roll(now, true);
                 let frame = &self.burst[p.packet as usize];
                 let (kind, opcode, ext) = (p.kind, frame.opcode, frame.ext);
-                let len = frame.payload.len().min(p.len as usize);
-                let payload = frame.payload[..len].to_vec();
+                let mut payload = match p.kind {
+                    PlaceKind::Datagram => frame.grh().to_vec(),
+                    _ => vec![],
+                };
+                payload.extend(&frame.payload);
+                payload.truncate(p.len as usize);
                 let (epoch, slices) = (p.epoch, at(p.first, p.count));
                 let queue = &mut self.connection(p.qp).placing[p.side as usize];
                 queue.push_back(Placing {
@@ -446,7 +451,10 @@ impl Node {
         Frame {
             src: self.gid,
             dst: self.peer_gid,
-            dest_qpn: c.dest_qpn,
+            dest_qpn: match d.ah {
+                NO_AH => c.dest_qpn,
+                _ => d.dest_qpn,
+            },
             opcode: d.opcode,
             psn: d.psn,
             ack_req: d.ack_req,

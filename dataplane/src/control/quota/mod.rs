@@ -190,6 +190,7 @@ impl Quotas {
             max_mr: least(Resource::Mrs, limits.max_mr),
             max_mw: least(Resource::Mws, limits.max_mw),
             max_pd: least(Resource::Pds, limits.max_pd),
+            max_ah: least(Resource::Ahs, limits.max_ah),
             max_channels: least(Resource::Channels, limits.max_channels),
             ..limits
         }
@@ -233,7 +234,7 @@ pub fn of_a_program(limits: &DeviceLimits, resource: Resource) -> u64 {
         Resource::Qps => limits.max_qp.into(),
         Resource::Mws => limits.max_mw.into(),
         Resource::Srqs => limits.max_srq.into(),
-        Resource::Ahs => limits.max_other.into(),
+        Resource::Ahs => limits.max_ah.into(),
         Resource::Channels => limits.max_channels.into(),
         Resource::MemoryObjects => limits.max_memory_objects.into(),
         Resource::Mappings => limits.max_mappings.into(),

@@ -326,6 +326,11 @@ fn device_and_port_are_described_truthfully() {
         (1 << 16, 1 << 15, 32),
         "max_srq, max_srq_wr, max_srq_sge"
     );
+    assert_eq!(
+        (at(23), at(24), at(25), at(26)),
+        (8192, 56, 8192 * 56, 1 << 16),
+        "multicast groups, QPs in one and in all, address handles"
+    );
     assert_eq!((device[168], device[171]), (1, 1), "pkeys, ports");
 
     let port = program.ok(&Bytes::default().u64(1).plain(2, 40));

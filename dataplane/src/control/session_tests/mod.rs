@@ -1,6 +1,7 @@
 //! A program's way through a session, over a real socket, with every command as the bytes that rdma-core writes.
 
 mod captures;
+mod datagrams;
 mod life;
 mod memory;
 mod protocol;

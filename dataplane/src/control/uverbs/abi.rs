@@ -125,6 +125,16 @@ plain! {
         dgid: [u8; 16], flow_label: u32, dlid: u16, reserved: u16, sgid_index: u8, hop_limit: u8,
         traffic_class: u8, sl: u8, src_path_bits: u8, static_rate: u8, is_global: u8, port_num: u8,
     }
+    /// CREATE_AH: the address vector is one of `struct ib_uverbs_ah_attr`, in another order than [`QpDest`].
+    CreateAh, 56 {
+        response: u64, user_handle: u64, pd_handle: u32, reserved: u32, dgid: [u8; 16], flow_label: u32,
+        sgid_index: u8, hop_limit: u8, traffic_class: u8, grh_reserved: u8, dlid: u16, sl: u8,
+        src_path_bits: u8, static_rate: u8, is_global: u8, port_num: u8, attr_reserved: u8,
+    }
+    /// CREATE_AH.
+    CreateAhResp, 4 { ah_handle: u32, }
+    /// ATTACH_MCAST and DETACH_MCAST.
+    Mcast, 24 { gid: [u8; 16], qp_handle: u32, mlid: u16, reserved: u16, }
     /// MODIFY_QP.
     ModifyQp, 112 {
         dest: QpDest, alt_dest: QpDest, qp_handle: u32, attr_mask: u32, qkey: u32, rq_psn: u32,

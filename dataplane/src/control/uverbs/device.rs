@@ -12,8 +12,13 @@ use crate::control::context::Context;
 use crate::control::error::CommandError;
 use crate::control::limits::{self, DeviceLimits};
 use crate::control::tree::{GID_TABLE_LEN, PKEY_TABLE_LEN, PORT_CAP_FLAGS};
+use crate::lcore::message::{Command, Reply};
 use crate::nic::NicInfo;
 
+/// `IB_UVERBS_DEVICE_BAD_QKEY_CNTR`: a port counts datagrams with a wrong Q_Key.
+const CAP_BAD_QKEY_CNTR: u32 = 1 << 2;
+/// `IB_UVERBS_DEVICE_UD_AV_PORT_ENFORCE`: an address handle names its port.
+const CAP_UD_AV_PORT_ENFORCE: u32 = 1 << 6;
 /// `IB_UVERBS_DEVICE_SYS_IMAGE_GUID`.
 const CAP_SYS_IMAGE_GUID: u32 = 1 << 11;
 /// `IB_UVERBS_DEVICE_RC_RNR_NAK_GEN`.
@@ -111,7 +116,9 @@ fn device_response(nic: &NicInfo, limits: &DeviceLimits) -> QueryDeviceResp {
         vendor_part_id: limits::VENDOR_PART_ID,
         max_qp: limits.max_qp,
         max_qp_wr: limits.max_qp_wr,
-        device_cap_flags: CAP_SYS_IMAGE_GUID
+        device_cap_flags: CAP_BAD_QKEY_CNTR
+            | CAP_UD_AV_PORT_ENFORCE
+            | CAP_SYS_IMAGE_GUID
             | CAP_RC_RNR_NAK_GEN
             | CAP_SRQ_RESIZE
             | CAP_MEM_WINDOW
@@ -131,12 +138,31 @@ fn device_response(nic: &NicInfo, limits: &DeviceLimits) -> QueryDeviceResp {
         max_qp_init_rd_atom: rd_atom,
         atomic_cap: ATOMIC_HCA,
         max_mw: limits.max_mw,
-        // What is not supported (UD, multicast, ...) stays 0.
+        max_ah: limits.max_ah,
+        max_mcast_grp: limits.max_mcast_grp,
+        max_mcast_qp_attach: limits.max_mcast_qp_attach,
+        max_total_mcast_qp_attach: limits
+            .max_mcast_grp
+            .saturating_mul(limits.max_mcast_qp_attach),
         max_pkeys: PKEY_TABLE_LEN as u16,
         local_ca_ack_delay: limits.local_ca_ack_delay,
         phys_port_cnt: 1,
         ..Default::default()
     }
+}
+
+/// The counter is 16 bits wide and stays at its end (IBTA 14.2.5.6, PortInfo).
+fn qkey_violations(context: &Context) -> Result<u32, CommandError> {
+    let reply = context.call(Command::Counters)?;
+    let Reply::Snapshot(counted) = &reply else {
+        return Err(context.unexpected("Counters", &reply));
+    };
+    let ours = counted
+        .nics
+        .iter()
+        .find(|nic| nic.name == context.nic().name);
+    let count = ours.map_or(0, |nic| nic.counters.rx_qkey_violations);
+    Ok(count.min(0xffff) as u32)
 }
 
 pub fn query_port(context: &mut Context, call: &Call<'_>) -> Result<Answer, CommandError> {
@@ -149,6 +175,7 @@ pub fn query_port(context: &mut Context, call: &Call<'_>) -> Result<Answer, Comm
     let response = QueryPortResp {
         port_cap_flags: PORT_CAP_FLAGS | PORT_IP_BASED_GIDS,
         max_msg_sz: limits::MAX_MSG_SIZE,
+        qkey_viol_cntr: qkey_violations(context)?,
         gid_tbl_len: GID_TABLE_LEN as u32,
         pkey_tbl_len: PKEY_TABLE_LEN as u16,
         state: if up { STATE_ACTIVE } else { STATE_DOWN },

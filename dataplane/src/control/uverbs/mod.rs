@@ -11,8 +11,10 @@
 //! after it no handler can read or write out of bounds.
 
 pub mod abi;
+mod ah;
 mod cq;
 mod device;
+mod mcast;
 mod mw;
 mod objects;
 mod qp;
@@ -71,10 +73,10 @@ static METHODS: [Option<Method>; 41] = [
     method("QUERY_PORT", 16, 40, device::query_port),
     method("ALLOC_PD", 8, 4, objects::alloc_pd),
     method("DEALLOC_PD", 4, 0, objects::dealloc_pd),
-    absent("CREATE_AH (address handles, for UD)"),
+    method("CREATE_AH", 56, 4, ah::create_ah),
     absent("MODIFY_AH"),
     absent("QUERY_AH"),
-    absent("DESTROY_AH"),
+    method("DESTROY_AH", 4, 0, ah::destroy_ah),
     method("REG_MR", 40, 12, objects::reg_mr),
     absent("REG_SMR"),
     absent("REREG_MR"),
@@ -96,8 +98,8 @@ static METHODS: [Option<Method>; 41] = [
     method("DESTROY_QP", 16, 4, qp::destroy_qp),
     absent("POST_SEND (the shim rings the doorbell itself)"),
     absent("POST_RECV"),
-    absent("ATTACH_MCAST (multicast)"),
-    absent("DETACH_MCAST (multicast)"),
+    method("ATTACH_MCAST", 24, 0, mcast::attach_mcast),
+    method("DETACH_MCAST", 24, 0, mcast::detach_mcast),
     method("CREATE_SRQ", 32, 16, srq::create_srq),
     method("MODIFY_SRQ", 24, 0, srq::modify_srq),
     method("QUERY_SRQ", 16, 16, srq::query_srq),

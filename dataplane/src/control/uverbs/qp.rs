@@ -57,7 +57,7 @@ fn qp_type(number: u8) -> Result<QpType, CommandError> {
     match number {
         2 => Ok(QpType::Rc),
         3 => Ok(QpType::Uc),
-        4 => Err(CommandError::QpType("UD")),
+        4 => Ok(QpType::Ud),
         8 => Err(CommandError::QpType("raw packet")),
         9 | 10 => Err(CommandError::QpType("XRC")),
         _ => Err(CommandError::Limit {
@@ -417,10 +417,11 @@ mod tests {
     }
 
     #[test]
-    fn rc_and_uc_are_supported() {
+    fn rc_uc_and_ud_are_supported() {
         assert_eq!(qp_type(2).unwrap(), QpType::Rc);
         assert_eq!(qp_type(3).unwrap(), QpType::Uc);
-        for number in [4, 8, 9, 10] {
+        assert_eq!(qp_type(4).unwrap(), QpType::Ud);
+        for number in [8, 9, 10] {
             assert_eq!(qp_type(number).unwrap_err().errno(), libc::EOPNOTSUPP);
         }
         for number in [0, 1, 5, 7, 11, 255] {

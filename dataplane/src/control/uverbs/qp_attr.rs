@@ -9,6 +9,8 @@ use super::abi::{ModifyQp, QpDest};
 use crate::control::context::Context;
 use crate::control::error::CommandError;
 use crate::control::limits;
+use crate::lcore::multicast;
+use crate::nic::NicInfo;
 
 /// Hop limit of every packet: the kernel's default, which ib_core takes from the route and puts in place of the
 /// program's (`ib_resolve_unicast_gid_dmac`). ibv_rc_pingpong asks for 1, perftest for 255.
@@ -128,8 +130,17 @@ fn path_mtu(context: &Context, number: u32) -> Result<Mtu, CommandError> {
     Ok(mtu)
 }
 
-/// Resolves an address vector: once, here, as the kernel does.
+/// Resolves the address vector of a connection: once, here, as the kernel does.
 fn path(context: &Context, dest: &QpDest) -> Result<Path, CommandError> {
+    let address = Gid(dest.dgid).to_ip();
+    match address.is_multicast() {
+        true => Err(CommandError::DestinationGid(address)),
+        false => destination(context, dest),
+    }
+}
+
+/// Resolves an address vector, which may be that of a multicast group.
+pub fn destination(context: &Context, dest: &QpDest) -> Result<Path, CommandError> {
     let nic = context.nic();
     if dest.port_num != limits::PORT {
         return Err(CommandError::Port(dest.port_num));
@@ -148,8 +159,11 @@ fn path(context: &Context, dest: &QpDest) -> Result<Path, CommandError> {
         })?;
     let dgid = Gid(dest.dgid);
     let address = dgid.to_ip();
-    if address.is_unspecified() || address.is_multicast() {
+    if address.is_unspecified() {
         return Err(CommandError::DestinationGid(address));
+    }
+    if address.is_multicast() {
+        return group_path(nic, dest, sgid);
     }
     if sgid.ipv4().is_some() != dgid.ipv4().is_some() {
         let index = dest.sgid_index;
@@ -169,6 +183,40 @@ fn path(context: &Context, dest: &QpDest) -> Result<Path, CommandError> {
         flow_label: dest.flow_label & 0xf_ffff,
         traffic_class: dest.traffic_class,
         hop_limit: HOP_LIMIT,
+        sl: dest.sl & 0x7,
+    })
+}
+
+/// The path to a multicast group. From an IPv4 address an IPv4 group is reached as such, however it is written
+/// ([`multicast::canonical`]). Where group and GID are of different families, as with perftest's default group, the NIC's
+/// first GID of the group's family is the source: the packet can have no other.
+fn group_path(nic: &NicInfo, dest: &QpDest, given: Gid) -> Result<Path, CommandError> {
+    let is_ipv4 = |gid: Gid| gid.ipv4().is_some();
+    let group = Gid(dest.dgid);
+    let dgid = match is_ipv4(given) {
+        true => multicast::canonical(group),
+        false => group,
+    };
+    let suits = |gid: &Gid| is_ipv4(*gid) == is_ipv4(dgid);
+    let mut own = nic.gids.iter().map(|entry| entry.gid);
+    let sgid = match suits(&given) {
+        true => Some(given),
+        false => own.find(suits),
+    };
+    let sgid = sgid.ok_or_else(|| CommandError::GidFamily {
+        sgid: given.to_ip(),
+        dgid: dgid.to_ip(),
+        index: dest.sgid_index,
+    })?;
+    Ok(Path {
+        sgid,
+        dgid,
+        sgid_index: dest.sgid_index,
+        smac: nic.mac,
+        dmac: multicast::mac_of(dgid),
+        flow_label: dest.flow_label & 0xf_ffff,
+        traffic_class: dest.traffic_class,
+        hop_limit: dest.hop_limit,
         sl: dest.sl & 0x7,
     })
 }

@@ -96,6 +96,13 @@ pub fn go_on(nic: &mut Nic, shared: &mut Shared, key: ContextKey) -> Option<Cont
             left -= 1;
         }
         while left > 0 {
+            let Some(ah) = context.owned.ahs.pop_first() else {
+                break;
+            };
+            nic.free_ah(ah, key);
+            left -= 1;
+        }
+        while left > 0 {
             let Some(pd) = context.owned.pds.pop_first() else {
                 break;
             };
@@ -108,6 +115,7 @@ pub fn go_on(nic: &mut Nic, shared: &mut Shared, key: ContextKey) -> Option<Cont
         && owned.mws.is_empty()
         && owned.mrs.is_empty()
         && owned.cqs.is_empty()
+        && owned.ahs.is_empty()
         && owned.pds.is_empty();
     if !(nothing && context.ops.is_empty()) {
         return None;

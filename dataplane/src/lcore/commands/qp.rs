@@ -179,6 +179,7 @@ pub(super) fn destroy_qp(
     id: QpId,
 ) -> (u32, u64) {
     let _ = nic.engine.destroy_qp(id);
+    nic.groups.leave_all(id);
     let Some(qp) = nic.qps.remove(id) else {
         return (0, 0);
     };

@@ -57,6 +57,15 @@ pub enum Cause {
     Bind(WindowError),
     /// Requester: a key cannot be invalidated.
     LocalInvalidate(WindowError),
+    /// Requester: a datagram with an address handle that does not exist, or not in its protection domain.
+    AddressHandle(u32),
+    /// Requester: a datagram that does not fit one packet.
+    DatagramTooLong {
+        /// Its bytes.
+        len: u32,
+        /// The port's active MTU.
+        mtu: u32,
+    },
 
     /// Responder: a packet that does not go on with the peer's message.
     PeerOrder(Opcode),
@@ -132,8 +141,8 @@ impl Cause {
             Cause::Refused(code) => Fault::answered(*code),
             Cause::LocalKey(_) => Fault::LocalKey,
             Cause::LocalMemory => Fault::LocalMemory,
-            Cause::BadRequest => Fault::BadRequest,
-            Cause::TooLong => Fault::TooLong,
+            Cause::BadRequest | Cause::AddressHandle(_) => Fault::BadRequest,
+            Cause::TooLong | Cause::DatagramTooLong { .. } => Fault::TooLong,
             Cause::NoReadCredits => Fault::NoReadCredits,
             Cause::Bind(_) => Fault::WindowBind,
             Cause::LocalInvalidate(_) => Fault::LocalInvalidate,

@@ -14,6 +14,7 @@
 mod adaptive;
 mod answered;
 mod complete;
+mod datagram;
 mod emit;
 mod local;
 mod response;
@@ -21,6 +22,7 @@ mod retry;
 mod unacknowledged;
 
 pub(crate) use complete::{complete, drained, fetched, flush, placed};
+pub(crate) use datagram::emit_datagrams;
 pub(crate) use emit::emit;
 pub(crate) use response::on_response;
 pub(crate) use retry::{fetch_fault, on_timer};
@@ -109,6 +111,26 @@ impl SendWqe {
         if self.is_read() { self.len } else { 0 }
     }
 
+    /// Destination QPN and Q_Key of a datagram, which has no remote address.
+    const fn pack(dest_qpn: u32, qkey: u32) -> u64 {
+        dest_qpn as u64 | (qkey as u64) << 32
+    }
+
+    /// Datagram: destination QPN.
+    fn dest_qpn(&self) -> u32 {
+        self.remote_addr as u32 & 0xff_ffff
+    }
+
+    /// Datagram: Q_Key as the request has it.
+    fn qkey(&self) -> u32 {
+        (self.remote_addr >> 32) as u32
+    }
+
+    /// Datagram: number of the address handle.
+    fn ah(&self) -> u32 {
+        self.rkey
+    }
+
     /// One past its last PSN.
     #[inline]
     pub fn end(&self) -> Psn {
@@ -175,6 +197,8 @@ pub(crate) struct Requester {
     reliable: bool,
     /// The transport in the opcodes of its packets.
     opcode_bits: u8,
+    /// Each request names its destination: UD.
+    datagrams: bool,
     sig_all: bool,
     /// When `wait` ends.
     deadline: Nanos,
@@ -241,6 +265,7 @@ impl Requester {
                 QpType::Uc => UC_OPCODES,
                 QpType::Ud => UD_OPCODES,
             },
+            datagrams: init.qp_type == QpType::Ud,
             sig_all: init.sq_sig_all,
             deadline: Nanos::ZERO,
             wheel_at: u64::MAX,
@@ -365,9 +390,13 @@ impl Requester {
         };
         let base = index * self.sge_stride as usize;
         self.sges[base..base + num_sge].copy_from_slice(&sges[..num_sge]);
+        let (remote_addr, rkey) = match self.datagrams {
+            false => (wr.remote_addr, wr.rkey),
+            true => (SendWqe::pack(wr.dest_qpn, wr.qkey), wr.ah),
+        };
         self.ring[index] = SendWqe {
             wr_id: wr.wr_id,
-            remote_addr: wr.remote_addr,
+            remote_addr,
             len: match error {
                 Some(_) => 0,
                 // The original value, however much room there is for it.
@@ -376,7 +405,7 @@ impl Requester {
             },
             first: Psn::new(0),
             psns: 0,
-            rkey: wr.rkey,
+            rkey,
             imm: wr.imm_or_rkey,
             slot: wr.slot,
             place_end: 0,

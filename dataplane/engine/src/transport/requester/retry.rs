@@ -7,7 +7,7 @@ use crate::transport::env::{Env, count};
 use crate::transport::journal::{Cause, Kind, Retry};
 use crate::transport::qp::Qp;
 use crate::wire::aeth::NakCode;
-use crate::wire::{Psn, aeth};
+use crate::wire::{Psn, Transport, aeth};
 
 /// Retries left for an RNR NAK that mean "for ever".
 const RNR_ENDLESS: u8 = 7;
@@ -180,6 +180,9 @@ pub(crate) fn refused(qp: &mut Qp, psn: Psn, code: NakCode, env: &mut Env<'_>) {
 /// The payload of a packet could not be read. The caller has dropped that descriptor and those behind it.
 pub(crate) fn fetch_fault(qp: &mut Qp, psn: Psn, env: &mut Env<'_>) {
     qp.tx_epoch = qp.tx_epoch.wrapping_add(1);
+    if qp.transport == Transport::Ud {
+        return super::datagram::fetch_fault(qp, psn, env);
+    }
     // It may have been a retry of something acknowledged in the meantime: then only the packets that were
     // dropped behind it have to go out again.
     if let Some(index) = request_of(qp, psn) {

@@ -6,8 +6,8 @@ use crate::transport::env::{Env, count};
 use crate::transport::journal::{Cause, FailedRequest};
 use crate::transport::qp::Qp;
 use crate::verbs::{
-    AsyncKind, Completion, Event, Fault, QpState, RecvQueues, WC_WITH_IMM, WC_WITH_INV, WcOpcode,
-    WcStatus,
+    AsyncKind, Completion, Event, Fault, QpState, RecvQueues, WC_GRH, WC_WITH_IMM, WC_WITH_INV,
+    WcOpcode, WcStatus,
 };
 use crate::wire::Psn;
 use crate::wire::aeth::Syndrome;
@@ -40,6 +40,8 @@ pub(super) struct Received {
     pub invalidate: Option<u32>,
     pub opcode: WcOpcode,
     pub solicited: bool,
+    /// QPN of the sender of a datagram, which lies behind its GRH area.
+    pub from: Option<u32>,
 }
 
 /// One entry.
@@ -337,6 +339,7 @@ fn fail_receive(qp: &mut Qp, status: WcStatus, env: &mut Env<'_>) {
             invalidate: None,
             opcode: WcOpcode::Recv,
             solicited: false,
+            from: None,
         };
         complete(qp, &received, status, env);
     }
@@ -354,6 +357,10 @@ pub(super) fn complete(qp: &mut Qp, received: &Received, status: WcStatus, env: 
         (None, Some(key)) if ok => (WC_WITH_INV, key),
         _ => (0, 0),
     };
+    let grh = match received.from {
+        Some(_) if ok => WC_GRH,
+        _ => 0,
+    };
     env.out.events.push(Event::Completion(Completion {
         qp: qp.id,
         cq: qp.recv_cq,
@@ -363,9 +370,9 @@ pub(super) fn complete(qp: &mut Qp, received: &Received, status: WcStatus, env: 
         status,
         opcode: received.opcode,
         byte_len: if ok { received.byte_len } else { 0 },
-        flags,
+        flags: flags | grh,
         imm_or_rkey,
-        src_qp: 0,
+        src_qp: received.from.unwrap_or(0),
         solicited: received.solicited,
     }));
 }

@@ -6,12 +6,14 @@
 //! become active and are answered by `read`; nothing behind them leaves meanwhile.
 
 mod atomic;
+mod datagram;
 mod effects;
 mod invalidate;
 mod read;
 mod request;
 mod unreliable;
 
+pub(crate) use datagram::on_datagram;
 pub(crate) use effects::{flush, placed};
 pub(crate) use read::{emit, fetch_fault};
 pub(crate) use request::on_request;

@@ -255,6 +255,7 @@ pub(super) fn send<Q: RecvQueues>(
             .then_some(packet.ext.imm_or_rkey),
         opcode: WcOpcode::Recv,
         solicited: packet.solicited,
+        from: None,
     });
     if info.headers.has(HeaderSet::IETH) {
         r.invalidating += 1;
@@ -329,6 +330,7 @@ pub(super) fn write<Q: RecvQueues>(
         invalidate: None,
         opcode: WcOpcode::RecvRdmaWithImm,
         solicited: packet.solicited,
+        from: None,
     });
     accept(qp, packet, Kind::Write, info.position.ends(), received);
     Ok(())

@@ -1,0 +1,113 @@
+//! Datagrams and multicast with real programs over a daemon.
+
+mod support;
+
+use support::daemon::Daemon;
+use support::pair::{End, Pair};
+use support::{PATIENCE, alone, compile};
+
+/// The two ends: two devices, or one as its own peer.
+fn ends<'a>(daemon: &'a Daemon, client: &'static str) -> (End<'a>, End<'a>) {
+    let end = |device| End { daemon, device };
+    (end("roce0"), end(client))
+}
+
+#[track_caller]
+fn run(daemon: &Daemon, client: &'static str, program: &str, arguments: &[&str]) {
+    let (server, client) = ends(daemon, client);
+    let run = Pair::run(server, client, program, arguments, PATIENCE);
+    assert!(run.ok(), "{arguments:?}: {}{}", run.report(), daemon.log());
+}
+
+#[test]
+fn ud_pingpong_by_polling_and_by_events_over_both_families() {
+    let _alone = alone();
+    let daemon = Daemon::pair();
+    for client in ["roce1", "roce0"] {
+        for options in [
+            &["-g", "0", "-n", "300"][..],
+            &["-g", "1", "-n", "300", "-e"],
+            &["-g", "0", "-n", "300", "-s", "4096", "-e"],
+            &["-g", "1", "-n", "300", "-s", "1", "-r", "10"],
+        ] {
+            run(&daemon, client, "ibv_ud_pingpong", options);
+        }
+    }
+}
+
+#[test]
+fn perftest_by_datagrams_and_by_multicast() {
+    let _alone = alone();
+    let daemon = Daemon::pair();
+    let group = "0:0:0:0:0:0:0:0:0:0:255:255:239:1:2:3";
+    for (program, options) in [
+        ("ib_send_lat", &["-x", "0", "-s", "4096"][..]),
+        ("ib_send_lat", &["-x", "1", "-g"]),
+        ("ib_send_bw", &["-x", "0", "-e", "-s", "1024"]),
+        ("ib_send_bw", &["-x", "0", "-g", "-M", group]),
+    ] {
+        let mut all = vec!["-c", "UD", "-F", "-n", "200"];
+        all.extend(options);
+        run(&daemon, "roce1", program, &all);
+    }
+}
+
+/// Runs `datagram_check`, where what must hold is explained.
+#[track_caller]
+fn check(daemon: &Daemon, program: &str, arguments: &[&str]) {
+    daemon
+        .run_program("datagram_check", program, arguments)
+        .expect_ok();
+}
+
+#[test]
+fn a_receiver_finds_the_way_back_in_the_first_40_bytes() {
+    let _alone = alone();
+    let daemon = Daemon::pair();
+    let program = compile(daemon.dir(), "datagram_check", &SOURCES);
+    for client in ["roce1", "roce0"] {
+        for gid_index in ["0", "1", "2"] {
+            check(&daemon, &program, &["roce0", client, "grh", gid_index]);
+        }
+    }
+}
+
+#[test]
+fn a_group_gets_a_copy_each_on_both_nics() {
+    let _alone = alone();
+    let daemon = Daemon::pair();
+    let program = compile(daemon.dir(), "datagram_check", &SOURCES);
+    for (gid_index, group) in [
+        ("0", "::ffff:239.1.2.3"),
+        ("0", "ff0e::ffff:239.1.2.3"),
+        ("1", "ff0e::ffff:239.1.2.3"),
+        ("1", "ff12::1234:5678"),
+        ("0", "ff12::1234:5678"),
+    ] {
+        let arguments = ["roce0", "roce1", "group", gid_index, group];
+        check(&daemon, &program, &arguments);
+    }
+    // With rules on the way out packets go another way through the daemon.
+    let rule = ["impair", "add", "--nic", "roce0", "--tx", "--observe"];
+    daemon.roceline("impair", &rule).expect_ok();
+    let arguments = ["roce0", "roce1", "group", "0", "::ffff:239.1.2.3"];
+    check(&daemon, &program, &arguments);
+}
+
+#[test]
+fn what_is_wrong_with_a_datagram_or_its_address_is_said_as_verbs_do() {
+    let _alone = alone();
+    let daemon = Daemon::pair();
+    let program = compile(daemon.dir(), "datagram_check", &SOURCES);
+    check(&daemon, &program, &["roce0", "roce1", "errors"]);
+    let told = |which| {
+        let arguments = ["show", "qp", "--post-mortem", which];
+        daemon.roceline("told", &arguments).expect_ok().stdout
+    };
+    let all = told("all");
+    assert!(all.contains("datagram-too-long"), "{all}");
+    let last = told("last");
+    assert!(last.contains("names address handle"), "{last}");
+}
+
+const SOURCES: [&str; 2] = ["datagram_check.c", "../../verbs-shim/tests/verbs_end.c"];
