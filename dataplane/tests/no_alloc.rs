@@ -239,7 +239,7 @@ fn data_flows(pair: &mut Pair, from_mapped: usize, to_mapped: usize) {
         .producer
         .register_reached(
             from.base as u64,
-            u64::from(LEN),
+            BYTES as u64,
             from.reach(from_mapped),
             &mut poll,
         )
@@ -265,6 +265,12 @@ fn data_flows(pair: &mut Pair, from_mapped: usize, to_mapped: usize) {
         lkey: b_key,
     };
     let remote = (to.base as u64, b_key);
+    // Behind what is compared.
+    let answer = Sge {
+        addr: from.base as u64 + u64::from(LEN),
+        length: 8,
+        lkey: a_key,
+    };
     let end = Instant::now() + Duration::from_secs(120);
     // The first rounds may grow what grows once; after them not one allocation is allowed.
     let mut allocated = 0;
@@ -282,10 +288,12 @@ fn data_flows(pair: &mut Pair, from_mapped: usize, to_mapped: usize) {
         );
         producer.post_send(qp, WrOpcode::Write, SIGNALED, local(LEN), remote, None);
         producer.post_send(qp, WrOpcode::Read, SIGNALED, local(LEN), remote, None);
+        // The message behind it covers what it changes.
+        producer.post_fetch_add(qp, answer, remote);
         producer.post_send(qp, WrOpcode::Send, SIGNALED, local(LEN), remote, None);
         producer.ring(qp);
         let (mut sent, mut received) = (0, 0);
-        while sent < 4 || received < 1 {
+        while sent < 5 || received < 1 {
             assert!(
                 Instant::now() < end,
                 "round {round}: {sent} sent, {received} received"

@@ -164,7 +164,8 @@ static void connect_end(struct end *end, struct address peer, struct link link)
 {
 	modify(end,
 	       (struct ibv_qp_attr){ .qp_state = IBV_QPS_INIT, .port_num = 1,
-				     .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ },
+				     .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+						       IBV_ACCESS_REMOTE_ATOMIC },
 	       IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
 	modify(end,
 	       (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = mtu_code(options.mtu),

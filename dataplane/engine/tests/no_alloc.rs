@@ -59,6 +59,7 @@ fn the_datapath_allocates_nothing() {
     rules_allocate_nothing();
     for policy in [AckPolicy::PerMessage, AckPolicy::Coalesced] {
         let mut pair = Ideal::new(Mtu::M1024, policy);
+        let mut window = pair.window();
         let before = allocations();
         let mut posted = 0;
         for round in 0..1000 {
@@ -71,6 +72,18 @@ fn the_datapath_allocates_nothing() {
                 for len in [0, 64, 5000] {
                     posted += u64::from(pair.post(op, len));
                 }
+            }
+            for op in [
+                WrOpcode::FetchAdd,
+                WrOpcode::AtomicWrite,
+                WrOpcode::CmpSwap,
+                WrOpcode::Flush,
+            ] {
+                posted += u64::from(pair.post(op, 8));
+            }
+            if let Some(key) = pair.bind(window) {
+                window = key;
+                posted += 1;
             }
             // Sometimes a burst is lost, so that NAKs and retries have their turn too.
             for _ in 0..40 {

@@ -212,7 +212,8 @@ impl Producer {
         reach: Reach,
         poll: &mut dyn FnMut(),
     ) -> io::Result<u32> {
-        let access = Access(Access::LOCAL_WRITE.0 | Access::REMOTE_READ.0 | Access::REMOTE_WRITE.0);
+        // All rights but those of windows.
+        let access = Access(0xf);
         let command = Command::RegMr {
             pd: self.pd,
             addr,
@@ -291,7 +292,7 @@ impl Producer {
         poll: &mut dyn FnMut(),
     ) -> io::Result<()> {
         let attr = QpAttr {
-            access: Access(Access::REMOTE_READ.0 | Access::REMOTE_WRITE.0),
+            access: Access(0xe),
             path: Path {
                 sgid: own.gids[0].gid,
                 dgid: remote.gids[0].gid,
@@ -382,6 +383,27 @@ impl Producer {
                 self.write(qp.sq, qp.sq_producer, SEND_WQE_SGES, block);
             }
         }
+        qp.sq_producer = (qp.sq_producer + 1) & qp.sq.mask;
+        self.file
+            .store_u32(qp.sq.offset + Q_PRODUCER, qp.sq_producer);
+    }
+
+    /// Posts a fetch and add of 1 on the 8 bytes at `remote`.
+    pub fn post_fetch_add(&self, qp: &mut ProducerQp, sge: Sge, remote: (u64, u32)) {
+        let mut wqe = SendWqe::default();
+        wqe.wr.wr_id = u64::from(qp.sq_producer);
+        wqe.wr.opcode = WrOpcode::FetchAdd as u32;
+        wqe.wr.send_flags = SIGNALED;
+        wqe.wr.union[0] = remote.0;
+        wqe.wr.union[1] = 1;
+        wqe.wr.union[3] = u64::from(remote.1);
+        wqe.dma = DmaInfo {
+            length: sge.length,
+            num_sge: 1,
+            ..DmaInfo::default()
+        };
+        self.write(qp.sq, qp.sq_producer, 0, wqe);
+        self.write(qp.sq, qp.sq_producer, SEND_WQE_SGES, sge);
         qp.sq_producer = (qp.sq_producer + 1) & qp.sq.mask;
         self.file
             .store_u32(qp.sq.offset + Q_PRODUCER, qp.sq_producer);

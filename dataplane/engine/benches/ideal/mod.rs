@@ -1,6 +1,6 @@
 //! Two engines joined directly: no link, no memory, no bytes. What is left is the cost of the engine.
 
-use roceline_engine::memory::{Access, MrAttr};
+use roceline_engine::memory::{Access, MrAttr, WindowType};
 use roceline_engine::verbs::*;
 use roceline_engine::wire::{Gid, Packet, Psn};
 use roceline_engine::{AckPolicy, Engine, EngineConfig, Nanos, Outcome, Outputs, Retransmission};
@@ -68,6 +68,8 @@ impl Ideal {
             length: len.into(),
             rkey,
             remote_addr: BASE,
+            // The FETH of a FLUSH.
+            imm_or_rkey: 1,
             ..SendWr::default()
         };
         let sge = Sge {
@@ -76,6 +78,31 @@ impl Ideal {
             lkey: end.key,
         };
         end.engine.post_send(end.qp, &wr, &[sge]).is_ok()
+    }
+
+    /// Makes a window of type 1 at the first end; its key.
+    #[allow(dead_code)] // not every user binds
+    pub fn window(&mut self) -> u32 {
+        let made = self.ends[0].engine.alloc_window(1, WindowType::One);
+        made.expect("an empty table").rkey
+    }
+
+    /// Posts a request that binds it to a page, if there is room; its new key.
+    #[allow(dead_code)]
+    pub fn bind(&mut self, window: u32) -> Option<u32> {
+        let end = &mut self.ends[0];
+        let key = window & !0xff | (window.wrapping_add(1) & 0xff);
+        let wr = SendWr {
+            opcode: Some(WrOpcode::BindMw),
+            signaled: true,
+            imm_or_rkey: window,
+            rkey: key,
+            remote_addr: BASE,
+            compare_add: 4096,
+            swap: u64::from(end.key) | 6 << 32,
+            ..SendWr::default()
+        };
+        end.engine.post_send(end.qp, &wr, &[]).ok().map(|()| key)
     }
 
     /// Lets an end emit up to `budget` packets; true if there is more.
@@ -180,7 +207,7 @@ impl End {
             addr: BASE,
             iova: BASE,
             len: 1 << 30,
-            access: Access(7),
+            access: Access(0xf | Access::MW_BIND.0 | Access::FLUSH_GLOBAL.0),
         };
         let key = engine.register(attr).expect("an empty table").lkey;
         let init = QpInit {
@@ -218,7 +245,7 @@ impl End {
 
     fn connect(&mut self, peer: u32, dgid: Gid, mtu: Mtu) {
         let mut attr = QpAttr {
-            access: Access(6),
+            access: Access(0xe | Access::FLUSH_GLOBAL.0),
             path_mtu: mtu,
             timeout: 14,
             retry_cnt: 7,

@@ -155,7 +155,7 @@ fn run(seed: u64) {
             0 | 1 => {
                 let wr = SendWr {
                     wr_id: posted[n],
-                    opcode: WrOpcode::from_raw(rng.below(11) as u32),
+                    opcode: WrOpcode::from_raw(rng.below(17) as u32),
                     signaled: true,
                     fence: rng.permille(100),
                     num_sge: 1,

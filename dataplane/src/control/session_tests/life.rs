@@ -130,6 +130,15 @@ fn a_program_opens_uses_and_leaves_a_device() {
         (mr_handle << 8, mr_handle << 8 | 1)
     );
 
+    let alloc_mw = |kind| Bytes::default().u32(pd).u32(kind).plain(14, 8);
+    let mw = program.ok(&alloc_mw(2));
+    let mw_handle = u32_at(&mw, 0);
+    assert_eq!((mw.len(), u32_at(&mw, 4)), (8, mw_handle << 8));
+    assert_eq!(program.errno(&alloc_mw(3)), libc::EINVAL, "no such type");
+    let dealloc_mw = Bytes::default().u32(mw_handle).plain(16, 0);
+    program.ok(&dealloc_mw);
+    assert_eq!(program.errno(&dealloc_mw), libc::EINVAL, "it is gone");
+
     let qp = program.ok(&create_qp(pd, cq_handle, 2));
     assert_eq!(qp.len(), 64);
     let qp_handle = u32_at(&qp, 0);

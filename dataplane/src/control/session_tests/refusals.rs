@@ -228,6 +228,7 @@ fn objects_of_nobody_are_refused_before_the_owner_is_asked() {
         reg_mr(page.as_ptr() as u64, 16, theirs_pd, 1),
         create_cq(10, 12345),
         Bytes::default().u32(theirs_pd).plain(4, 0),
+        Bytes::default().u32(theirs_pd).u32(1).plain(14, 8),
         destroy(20, theirs_cq, 8),
         Bytes::default().u32(theirs_cq).u32(0).plain(23, 0),
         super::srq::create(theirs_pd, 10, 1),
