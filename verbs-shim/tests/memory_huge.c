@@ -183,17 +183,31 @@ static int resident(uint8_t *p)
 	return count;
 }
 
+/* Whether memory objects get huge pages. */
+static bool gives_huge(void)
+{
+	FILE *file = fopen("/sys/kernel/mm/transparent_hugepage/shmem_enabled", "r");
+	char line[128] = "";
+
+	if (file) {
+		check(fgets(line, sizeof line, file) != NULL, "shmem_enabled is empty");
+		fclose(file);
+	}
+	return strstr(line, "[always]") || strstr(line, "[within_size]") || strstr(line, "[advise]");
+}
+
 /* Of a large region of which little was touched, little is copied: at most the huge pages that hold it. */
 static void sparse(void)
 {
 	static const char what[] = "memory of which little was touched";
 	uint8_t *p = mmap(NULL, SPARSE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	const int touched[] = { 5, 4000, 12345 }, most = 3 * (HUGE_PAGE / PAGE);
+	const int touched[] = { 5, 4000, 12345 };
+	/* The daemon reads the first and the last page, to see whether they can be. */
+	const int most = 3 * (gives_huge() ? HUGE_PAGE / PAGE : 1) + 2;
 
 	check(p != MAP_FAILED, "mmap: %s", strerror(errno));
 	for (int i = 0; i < 3; i++)
 		set_memory(p + touched[i] * PAGE, PAGE, 60 + i);
-	check(resident(p) <= most, "%s: %d pages before", what, resident(p));
 	struct ibv_mr *mr = must_register(p, SPARSE);
 	int count = resident(p);
 
@@ -203,7 +217,7 @@ static void sparse(void)
 	exchange(mr, p + 9000 * PAGE, 3 * PAGE, what);
 	must_deregister(mr);
 	count = resident(p);
-	check(count <= most + HUGE_PAGE / PAGE, "%s: %d pages after", what, count);
+	check(count <= most + 5, "%s: %d pages after", what, count);
 	for (int i = 0; i < 3; i++)
 		check_memory(p + touched[i] * PAGE, PAGE, 60 + i, what);
 	munmap(p, SPARSE);

@@ -163,10 +163,8 @@ fn copy_touched(fd: c_int, pagemap: c_int, part: Span, writers: &Writers) -> boo
             return false;
         }
         if let Some(window) = &window {
-            if entries[..pages]
-                .iter()
-                .any(|e| e & (PRESENT | SWAPPED) != 0)
-            {
+            // Where writers are held, what was never touched looks as if it were swapped.
+            if entries[..pages].iter().any(|e| e & PRESENT != 0) {
                 window.touch(at);
             }
         }
