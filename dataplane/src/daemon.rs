@@ -33,6 +33,7 @@ use crate::port::{
     MempoolConfig, Port, PortError,
 };
 use crate::supervisor::Inherited;
+use crate::watchdog::{Heart, Watchdog};
 
 /// Packets that a requester may have unacknowledged.
 const WINDOW: u32 = 256;
@@ -188,6 +189,13 @@ pub fn run(config: Config, from: Start, ready: impl FnOnce()) -> Result<(), Daem
         }
     };
     let neighbour_answers = neighbour_thread.as_ref().and_then(NeighbourThread::thread);
+    let heart = Arc::new(Heart::default());
+    let limit = Duration::from_secs(config.lcores[0].watchdog_s.into());
+    let watchdog =
+        Watchdog::start(Arc::clone(&heart), limit).map_err(|source| DaemonError::System {
+            what: "watchdog thread",
+            source,
+        })?;
     let lcore = {
         let (mailbox, wake, stop) = (Arc::clone(&mailbox), Arc::clone(&wake), Arc::clone(&stop));
         let eal = eal.clone();
@@ -207,6 +215,7 @@ pub fn run(config: Config, from: Start, ready: impl FnOnce()) -> Result<(), Daem
             if neighbour_answers.is_some() {
                 lcore.hand_over_others(&pipes, neighbour_answers);
             }
+            lcore.watch_by(heart);
             lcore.run(&stop);
             Ok::<(), DaemonError>(())
         })
@@ -257,6 +266,7 @@ pub fn run(config: Config, from: Start, ready: impl FnOnce()) -> Result<(), Daem
         Ok(result) => result?,
         Err(_) => return Err(DaemonError::LcoreDied),
     }
+    drop(watchdog);
     keeper.stopped();
     if signalled.is_none() {
         Err(DaemonError::LcoreDied)

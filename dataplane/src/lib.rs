@@ -16,3 +16,4 @@ pub mod port;
 pub mod sim;
 pub mod supervisor;
 pub mod telemetry;
+pub mod watchdog;

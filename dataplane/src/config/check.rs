@@ -28,6 +28,8 @@ const DEFAULT_FABRIC_MTU: u32 = 4200;
 const DEFAULT_PORT_MTU: u32 = 1500;
 /// Above this, DPDK's virtual devices differ in what they take.
 const MAX_MTU: u32 = 9600;
+/// Ten times as long as anything that the polling thread does on purpose, and then some.
+const WATCHDOG_S: u32 = 60;
 /// `uverbsN` minors of the kernel's own range, far more than one lcore can serve.
 const MAX_NICS: usize = 32;
 /// As open as Debian's udev rules make `/dev/infiniband/uverbs*`.
@@ -186,15 +188,21 @@ impl<'a> Checker<'a> {
             return Ok(vec![LcoreConfig {
                 cpu: self.auto_cpu(),
                 idle: Idle::Adaptive,
+                watchdog_s: WATCHDOG_S,
             }]);
         };
         let cpu = match &lcore.cpu {
             None => self.auto_cpu(),
             Some(value) => self.cpu(value)?,
         };
+        let watchdog_s = match &lcore.watchdog_s {
+            None => WATCHDOG_S,
+            Some(value) => self.number("watchdog_s", value, 0..=86_400)?,
+        };
         Ok(vec![LcoreConfig {
             cpu,
             idle: lcore.idle.unwrap_or(Idle::Adaptive),
+            watchdog_s,
         }])
     }
 

@@ -47,6 +47,7 @@ pub(super) struct Eal {
 pub(super) struct Lcore {
     pub cpu: Option<Spanned<NumberOrWord>>,
     pub idle: Option<Idle>,
+    pub watchdog_s: Option<Spanned<i64>>,
 }
 
 /// A CPU or a user: by number or by word. `expecting` is the whole message of an untagged enum: put as serde's others,

@@ -80,6 +80,8 @@ pub struct LcoreConfig {
     pub cpu: Option<usize>,
     /// What it does without work.
     pub idle: Idle,
+    /// Seconds of CPU time, or of waiting, without progress after which the NIC process is ended; 0: never.
+    pub watchdog_s: u32,
 }
 
 /// What an lcore without work does.

@@ -53,6 +53,7 @@ pub use nic::NicCounts;
 use crate::memory::helper::LcoreWake;
 use crate::nic::NicInfo;
 use crate::port::{Mempool, Port};
+use crate::watchdog::Heart;
 use commands::close;
 use context::{Context, ContextKey};
 use idle::Idle;
@@ -120,6 +121,8 @@ pub struct Lcore {
     failure_log: Option<Thread>,
     /// Woken when there are frames that are not RoCE.
     others_thread: Option<Thread>,
+    /// Beats as long as polls end.
+    heart: Arc<Heart>,
 }
 
 impl Lcore {
@@ -178,6 +181,7 @@ impl Lcore {
             failures: 0,
             failure_log: None,
             others_thread: None,
+            heart: Arc::default(),
         })
     }
 
@@ -186,13 +190,20 @@ impl Lcore {
         self.failure_log = thread;
     }
 
+    /// Lets `heart` beat while this runs.
+    pub fn watch_by(&mut self, heart: Arc<Heart>) {
+        self.heart = heart;
+    }
+
     /// Polls until `stop` is set (and the lcore woken).
     pub fn run(&mut self, stop: &AtomicBool) {
+        self.heart.begin();
         while !stop.load(Ordering::Relaxed) {
             let now = Nanos(self.start.elapsed().as_nanos() as u64);
             let work = self.poll(now, &mut NoProbe);
             idle::rest(self, work, now);
         }
+        self.heart.end();
     }
 
     /// One poll at the present time; gives the number of things done. For callers that are the loop themselves.
@@ -238,6 +249,7 @@ impl Lcore {
         work += self.end_poll(now);
         if now >= self.maintain_at {
             self.maintain_at = now + MAINTAIN;
+            self.heart.beat();
             for nic in &mut self.nics {
                 nic.port.maintain();
             }

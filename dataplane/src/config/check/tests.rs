@@ -34,7 +34,8 @@ fn the_least_configuration_has_defaults() {
         config.lcores,
         [LcoreConfig {
             cpu: Some(1),
-            idle: Idle::Adaptive
+            idle: Idle::Adaptive,
+            watchdog_s: 60,
         }]
     );
     assert_eq!(config.nics[0].mtu, 1500);
@@ -55,7 +56,7 @@ fn the_least_configuration_has_defaults() {
 fn every_key_arrives() {
     let config = parse(
         "[eal]\nhugepages = \"never\"\nmemory_mb = 128\nargs = [\"--log-level=8\"]\n\
-         [[lcore]]\ncpu = 0\nidle = \"spin\"\n\
+         [[lcore]]\ncpu = 0\nidle = \"spin\"\nwatchdog_s = 5\n\
          [[nic]]\nname = \"a\"\naddresses = [\"10.0.0.1/24\", \"fd00::1/64\"]\nmac = \"02:00:00:00:00:0a\"\n\
          mtu = 9000\nport = \"vdev:net_memif0,role=server\"\nack_policy = \"per-message\"\nretransmission = \"adaptive\"\nmemory = \"never\"\nlcore = 0\n\
          [[nic.neighbor]]\nip = \"10.0.0.2\"\nmac = \"02:00:00:00:00:0b\"\n\
@@ -70,7 +71,8 @@ fn every_key_arrives() {
         config.lcores,
         [LcoreConfig {
             cpu: Some(0),
-            idle: Idle::Spin
+            idle: Idle::Spin,
+            watchdog_s: 5,
         }]
     );
     let a = &config.nics[0];
