@@ -32,7 +32,6 @@ pub(super) fn all(socket: &Path) -> Vec<Finding> {
     let mut findings = vec![
         cpus(&allowed_cpus(), daemon.as_ref().ok()),
         hugepages(Path::new("/sys/kernel/mm/hugepages")),
-        super::memory::mapped(),
         daemon_reachable(socket, &daemon),
         shim_found(&shim),
         rdma_core(&libraries),
@@ -40,6 +39,7 @@ pub(super) fn all(socket: &Path) -> Vec<Finding> {
         tool("ibv_devices", "ibverbs-utils"),
         tool("ib_write_bw", "perftest"),
     ];
+    findings.splice(2..2, super::memory::all());
     if let Ok(daemon) = &daemon {
         findings.push(impairments(&daemon.rules));
         findings.push(addresses(&daemon.neighbours));
