@@ -9,7 +9,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
 #include <linux/sched.h>
+#include <linux/seccomp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -18,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -407,12 +410,63 @@ static void case_exec(void)
 	connect_pair(ends, patient);
 }
 
+/* A program with a filter of its own, which lets through what the data path needs and nothing else: what was set up before goes
+ * on, and what would need the daemon fails. */
+static void filter_calls(void)
+{
+	static const uint16_t needed[] = {
+		SYS_read, SYS_write, SYS_poll, SYS_sched_yield, SYS_clock_gettime, SYS_exit_group,
+	};
+	struct sock_filter filter[2 * sizeof needed / sizeof *needed + 2];
+	unsigned short n = 0;
+
+	filter[n++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
+	for (unsigned i = 0; i < sizeof needed / sizeof *needed; i++) {
+		filter[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, needed[i], 0, 1);
+		filter[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+	}
+	filter[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM);
+	struct sock_fprog program = { .len = n, .filter = filter };
+
+	check(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0, "no_new_privs");
+	check(syscall(SYS_seccomp, (long)SECCOMP_SET_MODE_FILTER, 0L, &program) == 0, "seccomp: %s", strerror(errno));
+	check(getppid() == -1, "the filter lets getppid through");
+}
+
+static void case_filtered(void)
+{
+	fflush(stdout);
+	pid_t child = fork();
+
+	if (child == 0) {
+		connect_pair(ends, patient);
+		uint8_t *p = pages(8);
+		struct ibv_mr *mr = must_register(p, 8 * PAGE);
+
+		exchange(mr, p, 8 * PAGE, "before the filter");
+		filter_calls();
+		for (int i = 0; i < 3; i++) {
+			exchange(mr, p, 8 * PAGE, "behind the filter");
+			arm(&ends[1], false);
+			/* Long enough for the daemon to fall asleep. */
+			check(!event_within(&ends[1], 20), "an event of nothing");
+			start_writes(mr, p, 8 * PAGE, 70);
+			take_event(&ends[1]);
+			end_writes("behind the filter");
+		}
+		check(ibv_reg_mr(ends[0].pd, p, PAGE, ALL) == NULL, "a command behind the filter");
+		_exit(0);
+	}
+	must_succeed(child, "a program with a filter");
+}
+
 static const struct test {
 	const char *name;
 	void (*run)(void);
 } tests[] = {
 	{ "children", case_children }, { "handlers", case_handlers },	{ "daemon", case_daemon },
 	{ "descriptors", case_descriptors }, { "all-closed", case_all_closed }, { "exec", case_exec },
+	{ "filtered", case_filtered },
 };
 enum { TESTS = sizeof tests / sizeof *tests };
 

@@ -127,7 +127,7 @@ unsafe fn forward(
     bytes: *const c_void,
     len: size_t,
 ) -> Option<ssize_t> {
-    if !context.is_file(fd) {
+    if !table::is_current(fd) {
         if table::is_owner() {
             let _held = table::LOCK.hold();
             table::remove(fd);

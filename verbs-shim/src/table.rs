@@ -111,12 +111,19 @@ fn mark(fd: c_int) -> Option<u64> {
     Some(dev.rotate_left(32) ^ ino)
 }
 
-/// Whether `fd` is still the file that was entered, and not closed or another file's by now.
+/// Whether `fd` is still the file that was entered, and not closed or another file's by now. Where the program's own filter
+/// forbids to ask (seccomp), it is taken for what it was. `errno` is kept.
 pub fn is_current(fd: c_int) -> bool {
-    match FILES.get(fd as u32 as usize) {
-        Some(file) => mark(fd) == Some(file.load(Ordering::Relaxed)),
-        None => false,
-    }
+    let Some(file) = FILES.get(fd as u32 as usize) else {
+        return false;
+    };
+    let errno = sys::errno();
+    let current = match mark(fd) {
+        Some(mark) => mark == file.load(Ordering::Relaxed),
+        None => sys::errno() != libc::EBADF,
+    };
+    sys::set_errno(errno);
+    current
 }
 
 /// What goes when an fd is closed.

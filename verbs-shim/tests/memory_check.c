@@ -841,6 +841,7 @@ static const struct test {
 	{ "objects", case_objects, false }, { "mixed", case_mixed, false }, { "truncated", case_truncated, false },
 	{ "fork", case_fork, false }, { "exec", case_exec, false }, { "thread", case_thread, false }, { "renewed", case_renewed, false }, { "ring", case_ring, false },
 	{ "huge", case_huge, false }, { "untouched", case_untouched, false },
+	{ "blocked", case_blocked, false },
 	{ "guard", case_guard, false }, { "full", case_full, false },
 	{ "traffic", case_traffic, false }, { "storm", case_storm, true }, { "hold", case_hold, true },
 	{ "cost", case_cost, true },

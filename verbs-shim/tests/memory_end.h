@@ -37,5 +37,6 @@ void must_succeed(pid_t child, const char *what);
 /* Cases of memory_huge.c. */
 void case_huge(void);
 void case_untouched(void);
+void case_blocked(void);
 
 #endif

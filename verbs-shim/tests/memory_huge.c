@@ -1,13 +1,17 @@
-/* Cases of memory_check.c about pages: huge ones, and those that were never touched. */
+/* Cases of memory_check.c about pages: huge ones, those that were never touched, and those that are slow to come. */
 #define _GNU_SOURCE
 #include "memory_end.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -226,4 +230,65 @@ static void sparse(void)
 void case_untouched(void)
 {
 	both_ways(sparse);
+}
+
+/* A page that the program brings itself, when it pleases: hardware would have made it come at registration; here the kernel does
+ * not wait for it on behalf of another process, so what is for it fails, and nothing else does. */
+static void blocked(void)
+{
+	uint8_t *p = pages(8), *page = p + 4 * PAGE;
+	int uffd = (int)syscall(SYS_userfaultfd, (long)O_CLOEXEC);
+	struct uffdio_api api = { .api = UFFD_API };
+	struct uffdio_register range = { .range = { (uintptr_t)page, PAGE }, .mode = UFFDIO_REGISTER_MODE_MISSING };
+	struct end others[2];
+
+	if (uffd < 0)
+		_exit(77);
+	check(ioctl(uffd, UFFDIO_API, &api) == 0 && ioctl(uffd, UFFDIO_REGISTER, &range) == 0, "userfaultfd: %s",
+	      strerror(errno));
+	connect_pair(ends, patient);
+	connect_pair(others, patient);
+	struct ibv_mr *mr = must_register(p, 8 * PAGE);
+
+	expect_shared(p, false, "memory with page faults of the program's own");
+	fill(&ends[1], 80, PAGE);
+	struct ibv_sge sge = sge_of(&ends[1], 0, PAGE);
+
+	post_send(&ends[1], (struct ibv_send_wr){
+				    .wr_id = 5, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
+				    .send_flags = IBV_SEND_SIGNALED,
+				    .wr.rdma = { .remote_addr = (uintptr_t)page, .rkey = mr->rkey } });
+	for (uint64_t i = 0; i < 20; i++) {
+		fill(&others[1], 90 + i, 5000);
+		post_op(&others[1], &others[0], IBV_WR_RDMA_WRITE, 5000, i);
+		expect(&others[1], "beside a page that does not come", i, IBV_WC_SUCCESS);
+		check_memory(others[0].buffer, 5000, 90 + i, "beside a page that does not come");
+	}
+	expect(&ends[1], "a WRITE to a page that has not come", 5, IBV_WC_REM_OP_ERR);
+	must_deregister(mr);
+	close_pair(ends);
+	connect_pair(ends, patient);
+	struct uffdio_zeropage zero = { .range = { (uintptr_t)page, PAGE } };
+
+	check(ioctl(uffd, UFFDIO_ZEROPAGE, &zero) == 0, "zero page: %s", strerror(errno));
+	mr = must_register(p, 8 * PAGE);
+	exchange(mr, p, 8 * PAGE, "with a page that has come");
+	_exit(0);
+}
+
+void case_blocked(void)
+{
+	int status;
+
+	fflush(stdout);
+	pid_t child = fork();
+
+	/* A process of its own: whoever has such a descriptor is not mapped any more. */
+	if (child == 0)
+		blocked();
+	check(waitpid(child, &status, 0) == child, "wait");
+	if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+		printf("   (no userfaultfd here)\n");
+	else
+		check(status == 0, "the child ended with %#x", status);
 }

@@ -1,17 +1,18 @@
-//! `docs/conformance.md` names a test for each rule, `docs/counters.md` for each counter: they exist.
+//! `docs/conformance.md` names a test for each rule, `docs/counters.md` for each counter, `docs/memory.md` for each kind of memory
+//! and process: they exist.
 
 use std::fs;
 use std::path::Path;
 
 use roceline_engine::verbs::FAULTS;
 
-/// The text of all Rust files below a folder.
+/// The text of all Rust and C files below a folder.
 fn sources(folder: &Path, text: &mut String) {
     for entry in fs::read_dir(folder).expect("a folder of sources") {
         let path = entry.expect("a folder entry").path();
         if path.is_dir() {
             sources(&path, text);
-        } else if path.extension().is_some_and(|e| e == "rs") {
+        } else if path.extension().is_some_and(|e| e == "rs" || e == "c") {
             text.push_str(&fs::read_to_string(&path).expect("a source file"));
         }
     }
@@ -25,7 +26,9 @@ fn every_test_that_a_document_names_exists() {
     sources(&root.join("tests"), &mut text);
     sources(&root.join("../src"), &mut text);
     sources(&root.join("../tests"), &mut text);
-    for (document, least) in [("conformance.md", 50), ("counters.md", 15)] {
+    sources(&root.join("../../verbs-shim/src"), &mut text);
+    sources(&root.join("../../verbs-shim/tests"), &mut text);
+    for (document, least) in [("conformance.md", 50), ("counters.md", 15), ("memory.md", 35)] {
         let path = root.join("../../docs").join(document);
         let docs = fs::read_to_string(path).expect("the document");
         let named = check(&docs, &text);
@@ -61,9 +64,17 @@ fn check(docs: &str, text: &str) -> usize {
             continue;
         };
         let names = cell.split('`').skip(1).step_by(2);
-        for name in names.filter(|n| n.matches('_').count() >= 4 && !n.contains(['.', '…'])) {
+        let is_test = |n: &&str| {
+            let words = n.matches('_').count();
+            (words >= 4 || n.starts_with("case_")) && !n.contains(['.', '…'])
+        };
+        for name in names.filter(is_test) {
             rules += 1;
-            assert!(text.contains(&format!("fn {name}(")), "{name} in {row}");
+            let written = match name.starts_with("case_") {
+                true => format!("void {name}(void)\n{{"),
+                false => format!("fn {name}("),
+            };
+            assert!(text.contains(&written), "{name} in {row}");
         }
     }
     rules
