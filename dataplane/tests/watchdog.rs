@@ -94,12 +94,12 @@ fn move_to(thread: i32, at: u64, number: u64) -> bool {
 #[test]
 fn a_polling_thread_that_hangs_is_ended_and_one_that_is_stopped_is_not() {
     let _alone = alone();
-    let config = PAIR.replace("[[lcore]]\n", "[[lcore]]\nwatchdog_s = 2\n");
+    let config = PAIR.replace("[[lcore]]\n", "[[lcore]]\nwatchdog_s = 1\n");
     assert_ne!(config, PAIR);
     let mut daemon = Daemon::start(&config);
     let worker = daemon.worker();
     daemon.kill_worker(libc::SIGSTOP);
-    thread::sleep(Duration::from_secs(3));
+    thread::sleep(Duration::from_secs(2));
     daemon.kill_worker(libc::SIGCONT);
     daemon.expect_ready();
     assert_eq!(daemon.worker(), worker, "{}", daemon.log());

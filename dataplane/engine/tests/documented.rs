@@ -28,7 +28,11 @@ fn every_test_that_a_document_names_exists() {
     sources(&root.join("../tests"), &mut text);
     sources(&root.join("../../verbs-shim/src"), &mut text);
     sources(&root.join("../../verbs-shim/tests"), &mut text);
-    for (document, least) in [("conformance.md", 50), ("counters.md", 15), ("memory.md", 35)] {
+    for (document, least) in [
+        ("conformance.md", 50),
+        ("counters.md", 15),
+        ("memory.md", 35),
+    ] {
         let path = root.join("../../docs").join(document);
         let docs = fs::read_to_string(path).expect("the document");
         let named = check(&docs, &text);
