@@ -62,8 +62,10 @@ pub struct Context {
     shared: Arc<Shared>,
     id: ContextId,
     nic: usize,
-    /// Its program.
+    /// Its program, for messages.
     owner: Owner,
+    /// Its program, as the kernel knows it.
+    peer: Peer,
     /// What it has, of what its program may have.
     pub account: Arc<Account>,
     /// The shared file.
@@ -153,6 +155,7 @@ impl Context {
             id: shared.next_context(),
             nic,
             owner,
+            peer,
             file: file.clone(),
             queues: QueueMemory::new(Arc::clone(&account)),
             program,
@@ -267,7 +270,8 @@ impl Context {
     /// Whether the program may give its queue pairs a Q_Key of those that IBTA keeps for the privileged: it has
     /// `CAP_NET_RAW`, as Linux demands.
     pub fn may_use_privileged_qkey(&self) -> bool {
-        std::fs::read_to_string(format!("/proc/{}/status", self.owner.pid))
+        // Not the number that the program itself may have given.
+        std::fs::read_to_string(format!("/proc/{}/status", self.peer.pid))
             .is_ok_and(|status| has_net_raw(&status))
     }
 

@@ -295,7 +295,7 @@ fn fatal(lcore: &mut Lcore) {
         } = &mut shared.contexts[key];
         let mut notify = |channel: u32, user_handle: u64| {
             if let Some(channel) = channels.get_mut(channel as usize) {
-                channel.events.push(user_handle.to_ne_bytes());
+                return channel.events.push(user_handle.to_ne_bytes());
             }
             true
         };
