@@ -21,7 +21,7 @@ pub(super) struct Surroundings {
 }
 
 /// Drops of a NIC that its peers cannot see, and what they mean.
-const DROPS: [(&str, &str); 3] = [
+const DROPS: [(&str, &str); 5] = [
     (
         "rx_icrc_encapsulated",
         "with a wrong ICRC (something on the way changes packets)",
@@ -33,6 +33,14 @@ const DROPS: [(&str, &str); 3] = [
     (
         "rx_unknown_qp",
         "for queue pairs that do not exist or are not in RTR",
+    ),
+    (
+        "tx_link_down",
+        "that it was to send while its link was down (`roceline show ports`)",
+    ),
+    (
+        "rx_link_down",
+        "that came while its link was down by order (`roceline link`)",
     ),
 ];
 
@@ -120,7 +128,10 @@ impl Surroundings {
 
     fn drops(&self, device: &str) -> Option<String> {
         let stat = self.stat.devices.iter().find(|s| s.name == device)?;
-        said(&stat.hw_counters)
+        // Names of the two groups differ.
+        let mut all = stat.hw_counters.clone();
+        all.extend(stat.port.clone());
+        said(&all)
     }
 
     /// Rules that did something, at these NICs or on a link that one of them is at.

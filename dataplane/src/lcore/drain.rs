@@ -6,6 +6,8 @@
 //! nothing of its QP and side waits for that thread, or it would overtake what came before it. For the same reason the
 //! payload of a READ response is fetched by the thread while requests before it are being placed there.
 
+use roceline_abi::layout::QP_SLOT_SHIFT;
+use roceline_abi::objects::close_sends;
 use roceline_abi::queue::{Cqe, Origin};
 use roceline_engine::verbs::{AsyncKind, Completion, Event, QpId, WcStatus};
 use roceline_engine::wire::{atomic_eth, icrc};
@@ -217,8 +219,8 @@ fn begin(
 }
 
 fn complete(nic: &mut Nic, shared: &mut Shared, c: &Completion) {
-    if nic.tapped && !matches!(c.status, WcStatus::Success | WcStatus::WrFlushErr) {
-        shared.taps.qp_failed(nic, c.qp, c.status);
+    if !matches!(c.status, WcStatus::Success | WcStatus::WrFlushErr) {
+        failed(nic, shared, c.qp, c.status);
     }
     let mut qp = nic.qps.get_mut(c.qp);
     let mut written = None;
@@ -297,13 +299,9 @@ pub fn async_record(element: u64, kind: AsyncKind) -> [u8; 16] {
 }
 
 fn asynchronous(nic: &mut Nic, shared: &mut Shared, qp: QpId, kind: AsyncKind) {
-    if nic.tapped
-        && !matches!(
-            kind,
-            AsyncKind::CommEst | AsyncKind::SqDrained | AsyncKind::QpLastWqeReached
-        )
-    {
-        shared.taps.qp_failed(nic, qp, WcStatus::Success);
+    use AsyncKind::{CommEst, QpLastWqeReached, SqDrained};
+    if !matches!(kind, CommEst | SqDrained | QpLastWqeReached) {
+        failed(nic, shared, qp, WcStatus::Success);
     }
     let Some(qp) = nic.qps.get_mut(qp) else {
         return;
@@ -312,6 +310,19 @@ fn asynchronous(nic: &mut Nic, shared: &mut Shared, qp: QpId, kind: AsyncKind) {
     if shared.contexts[qp.context].async_events.push(record) {
         qp.async_events += 1;
         shared.note_events(qp.context);
+    }
+}
+
+/// A QP has failed by itself: captures that wait for it are told, and requests that are posted from now on are flushed,
+/// also where it never was in RTS.
+#[cold]
+fn failed(nic: &mut Nic, shared: &mut Shared, id: QpId, status: WcStatus) {
+    if nic.tapped {
+        shared.taps.qp_failed(nic, id, status);
+    }
+    if let Some(qp) = nic.qps.get(id) {
+        let index = qp.handle & ((1 << QP_SLOT_SHIFT) - 1);
+        close_sends(&shared.contexts[qp.context].file.view(), index, false);
     }
 }
 

@@ -98,6 +98,23 @@ void post_case(void)
 	expect(a, "posted in ERR", 71, IBV_WC_WR_FLUSH_ERR);
 	check(modify(a, (struct ibv_qp_attr){ .qp_state = IBV_QPS_RESET }, IBV_QP_STATE) == 0, "to RESET");
 	check(ibv_post_send(a->qp, wr, &bad) == EINVAL, "a request in RESET again");
+	join(ends, &(struct how){ .stop = 1 + IBV_QPS_RTR });
+	check(modify(b,
+		     (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7,
+					   .sq_psn = b->psn, .max_rd_atomic = 4 },
+		     IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+			     IBV_QP_MAX_QP_RD_ATOMIC) == 0,
+	      "RTR to RTS");
+	wr[1] = (struct ibv_send_wr){ .wr_id = 72, .sg_list = &sge[4], .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
+				      .send_flags = IBV_SEND_SIGNALED,
+				      .wr.rdma = { (uintptr_t)a->buffer, a->mr->rkey ^ 0x100 } };
+	sge[4] = sge_of(b, 0, 8);
+	check(ibv_post_send(b->qp, &wr[1], &bad) == 0, "a stray WRITE");
+	expect(b, "stray", 72, IBV_WC_REM_ACCESS_ERR);
+	check(ibv_post_send(a->qp, wr, &bad) == 0, "a request in ERR, from RTR");
+	expect(a, "posted in ERR, from RTR", 71, IBV_WC_WR_FLUSH_ERR);
+	expect_event(a, "stray", IBV_EVENT_COMM_EST, a->qp);
+	expect_event(a, "stray", IBV_EVENT_QP_ACCESS_ERR, a->qp);
 	close_pair(ends);
 }
 

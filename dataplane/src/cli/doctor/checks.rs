@@ -14,7 +14,7 @@ use crate::config::allowed_cpus;
 use crate::control::client::{Client, ClientError};
 use crate::control::impair::{ImpairReply, RuleLine};
 use crate::control::neighbours::NeighboursReply;
-use crate::control::query::{Lcore, LcoresReply, Query, VersionReply};
+use crate::control::query::{Lcore, LcoresReply, Port, PortsReply, Query, VersionReply};
 
 /// What a daemon says of itself.
 struct Daemon {
@@ -22,6 +22,7 @@ struct Daemon {
     lcores: Vec<Lcore>,
     rules: Vec<RuleLine>,
     neighbours: NeighboursReply,
+    ports: Vec<Port>,
 }
 
 /// Looks at everything.
@@ -42,6 +43,7 @@ pub(super) fn all(socket: &Path) -> Vec<Finding> {
     findings.splice(2..2, super::memory::all());
     if let Ok(daemon) = &daemon {
         findings.push(impairments(&daemon.rules));
+        findings.push(links(&daemon.ports));
         findings.push(addresses(&daemon.neighbours));
     }
     if let (Ok(daemon), Ok(shim)) = (&daemon, &shim) {
@@ -56,11 +58,13 @@ fn ask(socket: &Path) -> Result<Daemon, ClientError> {
     let lcores = client.ask::<LcoresReply>(&Query::Lcores)?.lcores;
     let rules = client.ask::<ImpairReply>(&Query::Impair)?.rules;
     let neighbours = client.ask::<NeighboursReply>(&Query::Neighbours)?;
+    let ports = client.ask::<PortsReply>(&Query::Ports)?.ports;
     Ok(Daemon {
         version,
         lcores,
         rules,
         neighbours,
+        ports,
     })
 }
 
@@ -164,6 +168,31 @@ fn impairments(rules: &[RuleLine]) -> Finding {
         format!("packets are impaired on purpose: {}", places.join(", ")),
         "`roceline impair list` shows the rules, `roceline impair clear` removes them",
     )
+}
+
+/// Links that somebody took down and forgot.
+fn links(ports: &[Port]) -> Finding {
+    const WHAT: &str = "links";
+    let of = |chosen: fn(&&Port) -> bool| -> Vec<&str> {
+        let ports = ports.iter().filter(chosen);
+        ports.map(|port| port.device.as_str()).collect()
+    };
+    let (ordered, down) = (of(|p| p.ordered_down), of(|p| p.state == "DOWN"));
+    if let Some(first) = ordered.first() {
+        return Finding::off(
+            WHAT,
+            format!("down by order: {}", ordered.join(", ")),
+            format!("`roceline link up {first}`"),
+        );
+    }
+    match down.is_empty() {
+        true => Finding::ok(WHAT, "up"),
+        false => Finding::off(
+            WHAT,
+            format!("down: {}", down.join(", ")),
+            "the other end of the port is not there, or not up",
+        ),
+    }
 }
 
 /// Two stations with one address, and peers that nobody answers for.
