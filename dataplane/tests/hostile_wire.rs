@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 
 use roceline::bench::{Producer, ProducerQp};
 use roceline::config::{Config, Preset};
+use roceline::lcore::message::{Command, Reply};
 use roceline::lcore::probe::NoProbe;
 use roceline::lcore::{IdlePolicy, Lcore, LcoreConfig, Mailbox, NicConfig};
 use roceline::memory::helper::{HelperCpus, LcoreWake};
+use roceline::neighbour::Moved;
 use roceline::port::{
     Burst, Driver, Eal, EalConfig, FabricEnd, FabricLink, FabricLinkConfig, Mempool, MempoolConfig,
     Port,
@@ -293,4 +295,74 @@ fn malformed_packets_are_counted_and_dropped_and_nothing_else() {
     assert!(
         buffer[..PAYLOAD].iter().all(|&b| b == 0x5a) && buffer[PAYLOAD..].iter().all(|&b| b == 0)
     );
+}
+
+/// The frames that the NIC sent.
+fn sent(world: &mut World) -> Vec<Vec<u8>> {
+    let mut burst = Burst::new();
+    world.wire.rx_burst(&mut burst);
+    burst.drain().map(|mbuf| mbuf.data().to_vec()).collect()
+}
+
+/// What neighbour resolution tells the loop: frames to send, and a peer that changed its MAC address.
+#[test]
+fn queue_pairs_follow_a_peer_that_says_that_it_moved() {
+    let mut world = World::new();
+    let config = Config::preset(Preset::Pair).unwrap();
+    let infos = config.nic_infos();
+    let mut network = config.networks(&infos).swap_remove(0);
+    // As behind a real port: the peer was asked for.
+    network.wired = true;
+    network
+        .known
+        .retain(|ip, _| network.addrs.iter().any(|(own, _)| own == ip));
+    let network = Arc::new(network);
+    let good = world.good();
+    // No receive is posted: each time the answer is an RNR NAK to the peer.
+    let answered_to = |world: &mut World| {
+        world.deliver(&good);
+        let frames = sent(world);
+        assert_eq!(frames.len(), 1);
+        <[u8; 6]>::try_from(&frames[0][..6]).unwrap()
+    };
+    assert_eq!(answered_to(&mut world), infos[1].mac);
+    let new = [2, 0, 0, 0, 0, 0x63];
+    let moved = |address: &str, old| Moved {
+        address: address.parse().unwrap(),
+        old,
+        new,
+    };
+    let tell = |world: &mut World, moved| {
+        let World { lcore, program, .. } = world;
+        let network = Arc::clone(&network);
+        let command = Command::PeerMoved {
+            nic: 0,
+            moved,
+            network,
+        };
+        let mut poll = || {
+            lcore.turn(&mut NoProbe);
+        };
+        let reply = program.command(command, &mut poll).unwrap();
+        assert!(matches!(reply, Reply::Done), "{reply:?}");
+    };
+    // Another peer, and one that was elsewhere.
+    tell(&mut world, moved("10.77.0.3", infos[1].mac));
+    tell(&mut world, moved("10.77.0.2", [2, 0, 0, 0, 0, 9]));
+    assert_eq!(answered_to(&mut world), infos[1].mac);
+    tell(&mut world, moved("10.77.0.2", infos[1].mac));
+    assert_eq!(answered_to(&mut world), new);
+
+    let frames = vec![vec![7; 60], vec![8; 1000]];
+    let command = Command::Transmit {
+        nic: 0,
+        frames: frames.clone(),
+    };
+    let World { lcore, program, .. } = &mut world;
+    let mut poll = || {
+        lcore.turn(&mut NoProbe);
+    };
+    program.command(command, &mut poll).unwrap();
+    world.lcore.turn(&mut NoProbe);
+    assert_eq!(sent(&mut world), frames);
 }

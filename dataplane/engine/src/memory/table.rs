@@ -60,7 +60,8 @@ impl MrTable {
         // 24 bits of index, of which one is not used and QUARANTINE are kept in reserve.
         let max = max.min(((1 << 24) - FIRST_INDEX - QUARANTINE as u32) / 2);
         MrTable {
-            regions: Vec::new(),
+            // Address space only: it grows without being copied.
+            regions: Vec::with_capacity((max as usize).min(1 << 21)),
             quarantine: VecDeque::new(),
             max,
             live: 0,
