@@ -407,6 +407,7 @@ fn nics(
                 pool,
                 &EthdevConfig {
                     device: name.clone(),
+                    promiscuous: filters_addresses(&nic.port),
                     ..EthdevConfig::default()
                 },
             )?),
@@ -431,6 +432,16 @@ fn nics(
         });
     }
     Ok(nics)
+}
+
+/// Whether what is behind the port passes on only frames for its own MAC address, which is not the NIC's, and for multicast
+/// groups that somebody joined. Other virtual devices pass on everything.
+fn filters_addresses(port: &PortSpec) -> bool {
+    match port {
+        PortSpec::Pci(_) => true,
+        PortSpec::Vdev(args) => args.starts_with("net_af_packet"),
+        PortSpec::Fabric(_) => false,
+    }
 }
 
 fn lcore_config(config: &Config) -> LcoreConfig {
