@@ -191,6 +191,7 @@ fn devices(out: &mut impl Write, reply: &DevicesReply) -> io::Result<()> {
 fn qps(out: &mut impl Write, reply: &QpsReply) -> io::Result<()> {
     let mut table = Table::new(&[
         "device",
+        "type",
         ">qpn",
         "state",
         ">pid",
@@ -202,6 +203,7 @@ fn qps(out: &mut impl Write, reply: &QpsReply) -> io::Result<()> {
     for qp in &reply.qps {
         table.row(vec![
             qp.device.clone(),
+            qp.transport.clone(),
             format!("{:#08x}", qp.qpn),
             qp.state.clone(),
             qp.pid.to_string(),

@@ -223,6 +223,9 @@ pub struct QpsReply {
 pub struct Qp {
     /// Its device.
     pub device: String,
+    /// Its transport: `RC`, `UC` or `UD`.
+    #[serde(default)]
+    pub transport: String,
     /// Number.
     pub qpn: u32,
     /// State.
@@ -571,6 +574,7 @@ fn qps(all: &[(u32, Snapshot)]) -> Vec<Qp> {
         .flat_map(|(_, s)| &s.qps)
         .map(|qp| Qp {
             device: qp.device.clone(),
+            transport: qp.transport.into(),
             qpn: qp.qpn,
             state: qp.state.clone(),
             pid: qp.pid,

@@ -511,6 +511,8 @@ pub struct NicSnapshot {
 pub struct QpSnapshot {
     /// Device name.
     pub device: String,
+    /// Its transport: `RC`, `UC` or `UD`.
+    pub transport: &'static str,
     /// QP number.
     pub qpn: u32,
     /// State name as verbs prints it.

@@ -116,9 +116,10 @@ pub fn snapshot(lcore: &Lcore, from: Cursor) -> Snapshot {
 }
 
 fn of_qp(nic: &Nic, qp: &Qp, pid: u32) -> Option<QpSnapshot> {
-    let (attr, _) = nic.engine.query_qp(qp.id).ok()?;
+    let (attr, init) = nic.engine.query_qp(qp.id).ok()?;
     Some(QpSnapshot {
         device: nic.info.name.clone(),
+        transport: init.qp_type.name(),
         qpn: qp.id.0,
         state: format!("{:?}", attr.state).to_uppercase(),
         pid,

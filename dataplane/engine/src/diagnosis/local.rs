@@ -98,10 +98,10 @@ pub(super) fn request(record: &PostMortem) -> Diagnosis {
         _ => Diagnosis::certain(
             "bad-request",
             format!(
-                "{whose} is one that this queue pair cannot carry out: an opcode that this version does not have, \
-                 an inline READ, or more scatter/gather entries than max_send_sge"
+                "{whose} is one that this queue pair cannot carry out: an opcode that it does not have \
+                 (READ and atomics need RC), an inline READ, or more scatter/gather entries than max_send_sge"
             ),
-            "docs/limits.md lists the opcodes that exist; compare num_sge with what ibv_create_qp returned",
+            "check the opcode against the queue pair's type; compare num_sge with what ibv_create_qp returned",
         ),
     }
 }

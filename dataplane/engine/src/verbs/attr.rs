@@ -231,6 +231,15 @@ impl core::fmt::Display for AttrNames {
 pub type Steps = [(QpState, u32); 3];
 
 impl QpType {
+    /// `RC`, `UC` or `UD`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            QpType::Rc => "RC",
+            QpType::Uc => "UC",
+            QpType::Ud => "UD",
+        }
+    }
+
     /// The way of a QP of this type.
     pub const fn steps(self) -> &'static Steps {
         match self {

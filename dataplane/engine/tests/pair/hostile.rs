@@ -4,7 +4,7 @@
 use roceline_engine::fabric::impair::Random;
 use roceline_engine::fabric::impair::fuzz::{self, Scope};
 use roceline_engine::verbs::*;
-use roceline_engine::wire::{ExtHeaders, Opcode, Psn};
+use roceline_engine::wire::{ExtHeaders, Opcode, Psn, Transport};
 use roceline_engine::{AckPolicy, EngineConfig, Nanos};
 
 use crate::link::{Faults, Frame, Verdict};
@@ -28,7 +28,7 @@ impl Drop for Seed {
 
 /// A frame that looks as if it belonged to the connection, more or less.
 fn forge(w: &World, ids: [QpId; 2], to: usize, rng: &mut Rng) -> Frame {
-    let qp = w.nodes[to].engine.query_qp(ids[to]).expect("it exists").0;
+    let (qp, init) = w.nodes[to].engine.query_qp(ids[to]).expect("it exists");
     let opcodes = Opcode::ALL;
     let base = rng.pick(&[qp.sq_psn, qp.rq_psn]);
     let near = base.add(rng.below(8) as u32).sub(4);
@@ -52,6 +52,12 @@ fn forge(w: &World, ids: [QpId; 2], to: usize, rng: &mut Rng) -> Frame {
             Opcode::RC_READ_RESP_LAST,
         ]),
         _ => opcodes[rng.below(opcodes.len() as u64) as usize],
+    };
+    let unreliable = init.qp_type == QpType::Uc && rng.permille(800);
+    let same = Opcode::from_raw(opcode.raw() | 0x20);
+    let opcode = match same.filter(|uc| unreliable && uc.info().transport == Transport::Uc) {
+        Some(of_uc) => of_uc,
+        None => opcode,
     };
     let payload = match opcode.info().payload {
         true => rng.pick(&[0, 1, 904, 1023, 1024, 1024, 1024, 1025, 4096]),
@@ -110,6 +116,10 @@ fn run(seed: u64) {
         }
     }));
     let init = QpInit {
+        qp_type: match seed % 3 {
+            2 => QpType::Uc,
+            _ => QpType::Rc,
+        },
         max_send_wr: 16,
         ..default_init()
     };
@@ -135,6 +145,15 @@ fn run(seed: u64) {
             .expect("it exists")
             .0
             .state;
+        if state == QpState::Sqe && rng.permille(300) {
+            let attr = QpAttr {
+                state: QpState::Rts,
+                ..attr
+            };
+            let now = w.now;
+            let again = w.nodes[n].modify(ids[n], &attr, mask::STATE, now);
+            again.expect("SQE to RTS");
+        }
         if state == QpState::Err && rng.permille(300) {
             finish(&mut w, ids, &mut posted, &mut receives);
             for n in 0..2 {

@@ -53,6 +53,7 @@ fn the_command_lines_questions_are_answered() {
     nic.port = vec![("tx_packets", 9)];
     let mut qp = QpSnapshot {
         device: "roce0".into(),
+        transport: "UC",
         qpn: 17,
         pid: 4,
         ..Default::default()
@@ -126,6 +127,7 @@ fn the_command_lines_questions_are_answered() {
     assert_eq!(devices[1].hw_counters["out_of_buffer"], 0);
     let QpsReply { qps } = client.ask(&Query::Qps).unwrap();
     assert_eq!(qps.iter().map(|qp| qp.qpn).collect::<Vec<_>>(), [5, 17]);
+    assert!(qps.iter().all(|qp| qp.transport == "UC"));
     let counted = [("packet_seq_err".to_string(), 5)];
     assert!(
         qps[1]
