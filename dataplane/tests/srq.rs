@@ -78,6 +78,8 @@ fn the_distributions_programs_share_receive_queues() {
         "ib_send_bw",
         &[&shared[..], &["-c", "UC"]].concat(),
     );
+    let datagrams = ["-F", "-n", "500", "-c", "UD", "--use-srq"];
+    runs(&daemon, TWO, "ib_send_lat", &datagrams);
     daemon.expect_empty();
 }
 

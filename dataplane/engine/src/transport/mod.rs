@@ -3,7 +3,7 @@
 //! `requester` turns work requests into packets and responses into completions; `responder` turns
 //! requests into placements, responses and receive completions. Both work on one `Qp`, through an `Env` that
 //! holds all else they may touch during a call. UC shares both with RC: packets that are handed over count as acknowledged
-//! (`requester::handed`), and what RC would refuse is dropped (`responder::unreliable`). UD uses the rings and FIFOs of both, and
+//! (`requester::unacknowledged`), and what RC would refuse is dropped (`responder::unreliable`). UD uses the rings and FIFOs of both, and
 //! no more (`requester::datagram`, `responder::datagram`); where its packets go, address handles say (`ah`).
 
 mod ah;
