@@ -246,6 +246,7 @@ mod tests {
     #[test]
     fn a_queue_pair_is_a_column_of_its_own() {
         let qp = |device: &str, qpn| Qp {
+            transport: "RC".into(),
             device: device.into(),
             qpn,
             state: "RTS".into(),
