@@ -7,6 +7,8 @@ pub mod config;
 pub mod control;
 pub mod daemon;
 mod failures;
+#[cfg(test)]
+mod fuzzing;
 pub mod impair;
 pub mod lcore;
 pub mod memory;

@@ -242,6 +242,7 @@ fn time(units: u64, interface: &InterfaceDescriptionBlock<'_>) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuzzing::{run, run_long};
     use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
     use pcap_file::pcapng::PcapNgWriter;
     use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketBlock;
@@ -341,5 +342,28 @@ mod tests {
             })
         );
         assert_eq!(source.next_frame().unwrap(), None);
+    }
+    /// Any file has packets, each in its place and whole, and then perhaps an error; it comes to an end.
+    fn any_file(bytes: &[u8]) {
+        let Ok(mut source) = Source::new(bytes) else {
+            return;
+        };
+        let mut number = 0;
+        while let Ok(Some(frame)) = source.next_frame() {
+            assert!(frame.number > number && frame.data.len() <= bytes.len());
+            number = frame.number;
+        }
+        assert!(number <= bytes.len() as u64);
+    }
+
+    #[test]
+    fn any_files() {
+        run("capture", 2000, any_file);
+    }
+
+    #[test]
+    #[ignore = "long: scripts/fuzz"]
+    fn long_files() {
+        run_long("capture", any_file);
     }
 }

@@ -298,6 +298,9 @@ impl Context {
 
     /// Asks the owner, and waits.
     pub fn call(&self, command: Command) -> Result<Reply, CommandError> {
+        // Those that are answered when memory operations have ended may take as long as the program's memory does.
+        let waits = matches!(command, Command::Close | Command::DeregMr { .. });
+        let _turn = (!waits).then(|| self.account.turn());
         self.shared.ask(self.nic as u32, self.id, command)
     }
 

@@ -420,6 +420,7 @@ fn snapshots(shared: &Shared) -> Result<Vec<(u32, Snapshot)>, CommandError> {
 }
 
 fn snapshot(shared: &Shared, nic: u32, command: Command) -> Result<Snapshot, CommandError> {
+    let _turn = shared.questions.take();
     match shared.ask(nic, ContextId(0), command)? {
         Reply::Snapshot(snapshot) => Ok(*snapshot),
         other => Err(CommandError::BadAnswer("Snapshot", format!("{other:?}"))),

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use super::error::{CommandError, ControlError};
 use super::impair::Impairments;
 use super::limits::DeviceLimits;
-use super::quota::{Accounts, Machine};
+use super::quota::{Accounts, Machine, Turns};
 use super::refused_qps::RefusedQps;
 use super::seqpacket::{self, Peer};
 use super::{ControlConfig, LcorePort, SendError, session};
@@ -48,6 +48,8 @@ pub struct Shared {
     pub refused_qps: RefusedQps,
     /// What programs have.
     pub accounts: Arc<Accounts>,
+    /// Of the command line: how many ask lcores at once.
+    pub questions: Turns,
     /// What devices report to programs, and what is checked on their commands.
     pub reported: DeviceLimits,
     next_context: AtomicU64,
@@ -123,6 +125,7 @@ impl Shared {
         );
         Shared {
             accounts: Arc::new(accounts),
+            questions: Turns::new(2),
             reported: config.quotas.report(config.limits),
             config,
             lcores,

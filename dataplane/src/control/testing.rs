@@ -437,6 +437,11 @@ impl Program {
         seqpacket::send(self.socket.as_fd(), &[bytes], fds).unwrap();
     }
 
+    /// The same, unless the session has ended.
+    pub fn try_send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
+        seqpacket::send(self.socket.as_fd(), &[bytes], fds).is_ok()
+    }
+
     /// The next packet; `None` when the session has ended.
     pub fn receive(&self) -> Option<Answered> {
         let mut buffer = vec![0; size_of::<ReplyHeader>() + MAX_PAYLOAD];

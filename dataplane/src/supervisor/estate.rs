@@ -5,7 +5,7 @@
 //! A dead context stays dead until its program lets go of it, and is flushed again and again meanwhile: a program may
 //! post until it has seen the end, and those that wait for receives post them without telling anybody.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -25,6 +25,12 @@ const SOON: Duration = Duration::from_millis(20);
 const LATER: Duration = Duration::from_millis(200);
 /// What "not long ago" is.
 const FRESH: Duration = Duration::from_secs(10);
+/// And where there was no time for all.
+const AT_ONCE: Duration = Duration::from_millis(1);
+/// Records looked at and completions written for a context before the next program has its turn.
+const SLICE: u32 = 1 << 13;
+/// And in a look at all of them: about 0.2 s. Then the supervisor does what else there is to do.
+const LOOK: u32 = 1 << 21;
 /// A lock held for so many looks is held by a program that died, or that lies.
 const LOCKED_LOOKS: u32 = 100;
 
@@ -40,6 +46,8 @@ struct Held {
 /// An open device whose worker is dead.
 #[derive(Debug)]
 struct Dead {
+    pid: u32,
+    round: flush::Round,
     file: ContextFile,
     events: OwnedFd,
     channels: HashMap<u32, OwnedFd>,
@@ -110,6 +118,8 @@ impl Estate {
         for (_, held) in self.held.drain() {
             match ContextFile::adopt(held.file) {
                 Ok(file) => self.dead.push(Dead {
+                    pid: held.pid,
+                    round: flush::Round::default(),
                     file,
                     events: held.events,
                     channels: held.channels,
@@ -130,13 +140,39 @@ impl Estate {
 
     /// Looks at the dead contexts once. Says when to look again.
     pub fn look(&mut self, now: Instant) -> Option<Duration> {
-        self.dead.retain_mut(|dead| {
-            dead.look();
-            !is_left(&dead.events)
-        });
+        let whole = self.go_round();
+        self.dead.retain(|dead| !is_left(&dead.events));
+        if !whole && !self.dead.is_empty() {
+            return Some(AT_ONCE);
+        }
         let age = |dead: &Dead| now.saturating_duration_since(dead.since);
         let youngest = self.dead.iter().map(age).min()?;
         Some(if youngest < FRESH { SOON } else { LATER })
+    }
+
+    /// Programs take turns, so that none waits for the many and large contexts of another. False if there was not time for all.
+    fn go_round(&mut self) -> bool {
+        let mut programs: BTreeMap<u32, VecDeque<usize>> = BTreeMap::new();
+        for (at, dead) in self.dead.iter().enumerate() {
+            programs.entry(dead.pid).or_default().push_back(at);
+        }
+        let mut left = LOOK;
+        while left > 0 && !programs.is_empty() {
+            programs.retain(|_, contexts| {
+                let Some(at) = contexts.pop_front() else {
+                    return false;
+                };
+                let slice = SLICE.min(left);
+                let mut rest = slice;
+                if !self.dead[at].look(&mut rest) {
+                    contexts.push_back(at);
+                }
+                // Who has nothing to do costs something too.
+                left = left.saturating_sub((slice - rest).max(1));
+                !contexts.is_empty()
+            });
+        }
+        programs.is_empty()
     }
 
     /// Dead contexts whose programs still have them.
@@ -147,7 +183,8 @@ impl Estate {
 }
 
 impl Dead {
-    fn look(&mut self) {
+    /// Flushes as much as `left` allows. True if that was all, or must do for now.
+    fn look(&mut self, left: &mut u32) -> bool {
         let view = self.file.view();
         let channels = &self.channels;
         let mut notify = |channel: u32, user_handle: u64| match channels.get(&channel) {
@@ -155,8 +192,12 @@ impl Dead {
             // Closed: nobody waits there.
             None => true,
         };
-        match flush::pass(&view, !self.woken, &mut notify) {
-            Some(_) => {
+        match flush::part(&view, &mut self.round, !self.woken, left, &mut notify) {
+            Some(false) => {
+                self.locked = 0;
+                return false;
+            }
+            Some(true) => {
                 self.woken = true;
                 self.locked = 0;
             }
@@ -171,6 +212,7 @@ impl Dead {
             // After the flush: a program that hears of the death finds its completions.
             self.told = self.woken && write(&self.events, &DEVICE_FATAL_RECORD);
         }
+        true
     }
 }
 

@@ -12,7 +12,7 @@
 use core::sync::atomic::{Ordering, fence};
 
 use crate::control::Plain;
-use crate::layout::{ARM_NONE, ARM_OFFSET, QUEUE_FLOOR};
+use crate::layout::{ARM_NONE, ARM_OFFSET, MAX_CQS, MAX_QPS, QUEUE_FLOOR};
 use crate::objects::{CqRecord, END_LOCK, NO_CHANNEL, Place, QpRecord};
 use crate::queue::{CQE_LOG2, CQE_NUMBER, CQE_ORIGIN, Cqe, Origin, Q_CONSUMER, Q_DATA, Q_PRODUCER};
 use crate::view::View;
@@ -43,9 +43,27 @@ pub struct Pass {
     pub cut: bool,
 }
 
+/// How far the round of a context has come that is made in parts.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Round {
+    stage: Stage,
+    next: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+enum Stage {
+    /// CQs say what the daemon had written.
+    #[default]
+    Settle,
+    /// Queues of QPs.
+    Flush,
+    /// Events for all CQs.
+    Wake,
+}
+
 /// Flushes what is posted. `notify` writes an event to completion channel `.0` for the CQ that events name by `.1`; false
 /// if it could not: then the CQ stays armed and a later pass tries again. With `wake_all` every CQ with a channel gets an
-/// event, armed or not, as the daemon may have died with one in its hands.
+/// event, armed or not, as the daemon may have died with one in its hands; not before all is flushed.
 ///
 /// `None` if somebody else is at it.
 pub fn pass(
@@ -53,12 +71,37 @@ pub fn pass(
     wake_all: bool,
     notify: &mut dyn FnMut(u32, u64) -> bool,
 ) -> Option<Pass> {
+    let (mut round, mut flushed) = (Round::default(), 0);
+    // Records that are looked at cost nothing here: there are so many at most.
+    let mut left = PASS_LIMIT + 2 * MAX_CQS as u32 + MAX_QPS as u32;
+    let whole = locked(view, || {
+        go_on(view, &mut round, wake_all, &mut left, &mut flushed, notify)
+    })?;
+    Some(Pass {
+        flushed,
+        cut: !whole,
+    })
+}
+
+/// The same in parts, for who has many contexts to look at: goes on with `round` as far as `left` allows, which counts records
+/// looked at and completions written. True at the end of the round; then the next one begins.
+pub fn part(
+    view: &View<'_>,
+    round: &mut Round,
+    wake_all: bool,
+    left: &mut u32,
+    notify: &mut dyn FnMut(u32, u64) -> bool,
+) -> Option<bool> {
+    locked(view, || go_on(view, round, wake_all, left, &mut 0, notify))
+}
+
+fn locked<T>(view: &View<'_>, work: impl FnOnce() -> T) -> Option<T> {
     let lock = view.u32(END_LOCK)?;
     let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
     if lock.compare_exchange(0, 1, acquire, relaxed).is_err() {
         return None;
     }
-    let done = run(view, wake_all, notify);
+    let done = work();
     lock.store(0, Ordering::Release);
     Some(done)
 }
@@ -70,39 +113,79 @@ pub fn break_lock(view: &View<'_>) {
     }
 }
 
-fn run(view: &View<'_>, wake_all: bool, notify: &mut dyn FnMut(u32, u64) -> bool) -> Pass {
-    let mut left = PASS_LIMIT;
-    let cqs = CqRecord::limit(view);
-    for handle in 0..cqs {
-        if let Some(cq) = Cq::find(view, handle) {
-            cq.settle();
-        }
-    }
-    for index in 0..QpRecord::limit(view) {
-        let Some(qp) = QpRecord::read(view, index) else {
-            continue;
+fn go_on(
+    view: &View<'_>,
+    round: &mut Round,
+    wake_all: bool,
+    left: &mut u32,
+    flushed: &mut u32,
+    notify: &mut dyn FnMut(u32, u64) -> bool,
+) -> bool {
+    // The limits are the program's to change, but never beyond the tables: a round ends.
+    loop {
+        let (end, then) = match round.stage {
+            Stage::Settle => (CqRecord::limit(view), Stage::Flush),
+            Stage::Flush => (QpRecord::limit(view), Stage::Wake),
+            Stage::Wake if wake_all => (CqRecord::limit(view), Stage::Settle),
+            Stage::Wake => (0, Stage::Settle),
         };
-        for (recv, place, cq) in [(false, qp.sq, qp.send_cq), (true, qp.rq, qp.recv_cq)] {
-            let work = Work::find(view, place, index, recv);
-            if let (Some(work), Some(mut cq)) = (work, Cq::find(view, cq)) {
-                work.flush(&mut cq, qp.qpn, &mut left, notify);
+        while round.next < end {
+            if *left == 0 {
+                return false;
             }
-        }
-        if left == 0 {
-            break;
-        }
-    }
-    if wake_all {
-        for handle in 0..cqs {
-            if let Some(cq) = Cq::find(view, handle) {
-                cq.event(true, notify);
+            *left -= 1;
+            match round.stage {
+                Stage::Settle => {
+                    if let Some(cq) = Cq::find(view, round.next) {
+                        cq.settle();
+                    }
+                }
+                Stage::Flush => {
+                    let before = *left;
+                    let whole = flush_qp(view, round.next, left, notify);
+                    *flushed += before - *left;
+                    if !whole {
+                        return false;
+                    }
+                }
+                Stage::Wake => {
+                    if let Some(cq) = Cq::find(view, round.next) {
+                        cq.event(true, notify);
+                    }
+                }
             }
+            round.next += 1;
+        }
+        *round = Round {
+            stage: then,
+            next: 0,
+        };
+        if matches!(then, Stage::Settle) {
+            return true;
         }
     }
-    Pass {
-        flushed: PASS_LIMIT - left,
-        cut: left == 0,
+}
+
+/// False if there was not time for all of it.
+fn flush_qp(
+    view: &View<'_>,
+    index: u32,
+    left: &mut u32,
+    notify: &mut dyn FnMut(u32, u64) -> bool,
+) -> bool {
+    let Some(qp) = QpRecord::read(view, index) else {
+        return true;
+    };
+    for (recv, place, cq) in [(false, qp.sq, qp.send_cq), (true, qp.rq, qp.recv_cq)] {
+        let work = Work::find(view, place, index, recv);
+        if let (Some(work), Some(mut cq)) = (work, Cq::find(view, cq)) {
+            work.flush(&mut cq, qp.qpn, left, notify);
+        }
+        if *left == 0 {
+            return false;
+        }
     }
+    true
 }
 
 /// A queue that lies in the file.

@@ -1,5 +1,6 @@
 use super::*;
 use crate::control::quota::Resource;
+use crate::fuzzing::{run, run_long};
 use roceline_abi::control::MemoryPolicy;
 
 const NIC: &str =
@@ -371,4 +372,25 @@ fn limits_are_numbers_of_objects_and_amounts_of_memory() {
         "f.toml:6: ",
         "from 16 to 4096",
     );
+}
+
+/// Any text is a configuration or is refused with a sentence that names the file.
+fn any_text(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    match parse(&text) {
+        // What a worker parses again is as good.
+        Ok(config) => assert!(parse(&config.text).is_ok(), "{text}"),
+        Err(error) => assert!(error.to_string().starts_with("f.toml"), "{error}"),
+    }
+}
+
+#[test]
+fn any_texts() {
+    run("config", 400, any_text);
+}
+
+#[test]
+#[ignore = "long: scripts/fuzz"]
+fn long_texts() {
+    run_long("config", any_text);
 }

@@ -7,11 +7,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use roceline_engine::Owner;
 
-use super::{Level, Limits, Machine, Quotas, Resource, of_a_device, of_a_program};
+use super::{Level, Limits, Machine, Quotas, Resource, Turn, Turns, of_a_device, of_a_program};
 use crate::control::error::CommandError;
 use crate::control::limits::DeviceLimits;
 use crate::control::seqpacket::Peer;
 use crate::memory::ProgramLock;
+
+/// Requests that a program may have under way with the lcore at once.
+const REQUESTS: usize = 8;
 
 /// A program: its process, or, where its number is not seen, its user.
 type ProgramKey = (i32, u32);
@@ -51,6 +54,7 @@ struct Program {
     uid: u32,
     number: u32,
     lock: Arc<ProgramLock>,
+    turns: Turns,
 }
 
 /// Those of one device, each with the number of its open accounts.
@@ -140,6 +144,7 @@ impl Accounts {
             uid: peer.uid,
             number: free_number(numbers),
             lock: Arc::default(),
+            turns: Turns::new(REQUESTS),
         });
         let user = enter(users, peer.uid, Usage::default);
         let device = Arc::clone(all);
@@ -197,6 +202,11 @@ impl Account {
     /// Number of the program among those that use the device: small, and another program's after this one has gone.
     pub fn program(&self) -> u32 {
         self.program.number
+    }
+
+    /// Waits until the program has fewer requests under way with the lcore than it may have.
+    pub fn turn(&self) -> Turn<'_> {
+        self.program.turns.take()
     }
 
     /// The lock under which the program's memory is changed by atomics.

@@ -9,10 +9,12 @@
 //! program. Limits are for each device, as those of the kernel's RDMA cgroup (`Documentation/admin-guide/cgroup-v1/rdma.rst`).
 
 mod account;
+mod turns;
 
 use super::limits::DeviceLimits;
 
 pub use account::{Account, Accounts, Charge, ProgramUse};
+pub use turns::{Turn, Turns};
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

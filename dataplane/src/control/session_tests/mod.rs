@@ -2,6 +2,7 @@
 
 mod captures;
 mod datagrams;
+mod fuzz;
 mod life;
 mod memory;
 mod protocol;

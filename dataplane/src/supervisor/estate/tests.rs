@@ -21,18 +21,22 @@ const SQ: u64 = FILE_BYTES - (1 << 20);
 const CQ: u64 = FILE_BYTES - (2 << 20);
 
 fn open(estate: &mut Estate) -> Program {
+    open_as(estate, ID, 1)
+}
+
+fn open_as(estate: &mut Estate, id: ContextId, pid: u32) -> Program {
     let file = ContextFile::create().unwrap();
     let (events, theirs) = event_pipe().unwrap();
     let (channel, their_channel) = event_pipe().unwrap();
     let give = |pipe: EventPipe| pipe.write;
     estate.take(News::Context {
-        id: ID,
-        pid: 1,
+        id,
+        pid,
         file: file.fd().try_clone_to_owned().unwrap(),
         events: give(events),
     });
     estate.take(News::Channel {
-        id: ID,
+        id,
         handle: 2,
         events: give(channel),
     });
@@ -149,4 +153,70 @@ fn what_is_no_context_file_is_not_mapped() {
     let file = std::fs::File::open("/dev/null").unwrap();
     let fd = file.as_fd().try_clone_to_owned().unwrap();
     assert!(ContextFile::adopt(fd).is_err());
+}
+
+/// A program that has made all that it can out of its context: every record there is names a queue that is full of requests.
+fn fill(program: &Program) {
+    let view = program.file.view();
+    let place = |offset, log2_elem, mask| Place {
+        offset,
+        log2_elem,
+        mask,
+    };
+    let (queues, slots) = (FILE_BYTES - (64 << 20), (1 << 14) - 1);
+    for handle in 0..1 << 16 {
+        let cq = CqRecord {
+            channel: 2,
+            user_handle: 1,
+            queue: place(queues, 6, slots),
+        };
+        cq.publish(&view, handle);
+    }
+    for index in 0..1 << 16 {
+        let qp = QpRecord {
+            qpn: index,
+            send_cq: index,
+            recv_cq: index,
+            sq: place(queues + (8 << 20), 6, slots),
+            rq: place(queues + (16 << 20), 6, slots),
+        };
+        qp.publish(&view, index);
+    }
+    program
+        .file
+        .store_u32(queues + (8 << 20) + Q_PRODUCER, slots);
+    program
+        .file
+        .store_u32(queues + (16 << 20) + Q_PRODUCER, slots);
+}
+
+#[test]
+fn the_large_contexts_of_one_program_do_not_hold_up_anothers() {
+    let mut estate = Estate::default();
+    let mut large = Vec::new();
+    for id in 0..24 {
+        let program = open_as(&mut estate, ContextId(id), 7);
+        fill(&program);
+        large.push(program);
+    }
+    // The last of them all.
+    let small = open_as(&mut estate, ContextId(99), 9);
+    small.post(1);
+    let now = Instant::now();
+    estate.bury(now);
+    // Counted, not timed: one look, which does only so much in all.
+    assert_eq!(small.completions(), 1);
+    assert_eq!(read(&small.events), DEVICE_FATAL_RECORD);
+    assert_eq!(
+        estate.look(now),
+        Some(AT_ONCE),
+        "the others take more than a look"
+    );
+    // And they come to their end.
+    let mut looks = 0;
+    while estate.look(now) == Some(AT_ONCE) {
+        looks += 1;
+        assert!(looks < 1000);
+    }
+    assert_eq!(read(&large[0].events), DEVICE_FATAL_RECORD);
 }
