@@ -673,6 +673,8 @@ pub fn start_session(
         .name(format!("ctl-{}", peer.pid))
         .spawn(move || {
             let _leave = leave;
+            // Beside programs that poll, a request is not to wait for the end of their time slices.
+            crate::lcore::slice::shorten();
             session::serve(&shared, socket.as_fd(), peer, id);
             // Before `_leave` says that the session is over.
             drop(socket);

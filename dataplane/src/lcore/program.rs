@@ -116,3 +116,143 @@ impl Programs {
         context.room = share.saturating_sub(others).clamp(LEAST, ROOM);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::OpenOptions;
+    use std::os::fd::OwnedFd;
+    use std::sync::Arc;
+
+    use roceline_engine::Nanos;
+
+    use super::*;
+    use crate::control::event_pipe;
+    use crate::lcore::context::Op;
+    use crate::lcore::doorbell::Doorbells;
+    use crate::lcore::message::NewContext;
+    use crate::memory::ContextFile;
+    use crate::memory::helper::{HelperCpus, LcoreWake, MemHelper};
+
+    /// A context of program `number`, entered as `key`.
+    fn context(programs: &mut Programs, number: u32, key: ContextKey) -> Context {
+        let file = Arc::new(ContextFile::create().unwrap());
+        let mem = || -> OwnedFd {
+            let mem = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open("/proc/self/mem");
+            mem.unwrap().into()
+        };
+        let wake = Arc::new(LcoreWake {
+            sleeping: 0.into(),
+            eventfd: mem(),
+        });
+        let cpus = HelperCpus {
+            cpus: Arc::new([]),
+            shared: true,
+        };
+        let helper = MemHelper::start(mem(), Arc::default(), wake, cpus, 1).unwrap();
+        let new = NewContext {
+            nic: 0,
+            file: Arc::clone(&file),
+            mem: mem(),
+            lock: Arc::default(),
+            helper: None,
+            wake: mem(),
+            async_events: event_pipe().unwrap().0,
+            program: number,
+            pid: 1,
+            comm: [0; 16],
+        };
+        let at = programs.enter(0, number, key);
+        Context::new(new, helper, Doorbells::new(file, 0), at)
+    }
+
+    /// Fills it as far as it may.
+    fn fill(programs: &mut Programs, context: &mut Context) {
+        programs.count(context);
+        while context.ops.len() < context.room {
+            context.ops.push_back(Op {
+                mr: None,
+                end: None,
+            });
+            programs.count(context);
+        }
+    }
+
+    #[test]
+    fn slow_programs_leave_buffers_for_others() {
+        let mut programs = Programs::default();
+        let mut first = context(&mut programs, 0, 0);
+        fill(&mut programs, &mut first);
+        assert_eq!(first.ops.len(), ROOM, "alone");
+        let mut slow: Vec<Context> = (1..20)
+            .map(|n| context(&mut programs, n, n as usize))
+            .collect();
+        for context in &mut slow {
+            fill(&mut programs, context);
+        }
+        let held = |all: &[Context]| all.iter().map(|c| c.ops.len()).sum::<usize>();
+        assert!(held(&slow) + ROOM < BUFFERS, "{}", held(&slow));
+        // A program gets no more by further contexts.
+        let before = programs.waiting;
+        let mut again: Vec<Context> = (20..40).map(|key| context(&mut programs, 0, key)).collect();
+        for context in &mut again {
+            fill(&mut programs, context);
+        }
+        assert!(held(&again) <= 20 * LEAST, "{}", held(&again));
+        assert_eq!(programs.waiting, before + held(&again));
+        // What is over is given back.
+        for (key, context) in (20..).zip(&again) {
+            programs.leave(context, key);
+        }
+        assert_eq!(programs.waiting, before);
+        first.ops.clear();
+        programs.count(&mut first);
+        assert_eq!(programs.waiting, before - ROOM);
+    }
+
+    #[test]
+    fn contexts_of_a_program_take_turns_within_its_turn() {
+        let mut programs = Programs::default();
+        let many: Vec<Context> = (0..20).map(|key| context(&mut programs, 7, key)).collect();
+        let other = context(&mut programs, 8, 20);
+        let (busy, single) = (programs.nth(0).unwrap(), programs.nth(1).unwrap());
+        assert_eq!(
+            (programs.turn(busy), programs.turn(single)),
+            (CONTEXTS_PER_POLL, 1)
+        );
+        let keys: Vec<ContextKey> = (0..25).map(|_| programs.next(busy)).collect();
+        assert!(keys[..20].iter().copied().eq(0..20) && keys[20..].iter().copied().eq(0..5));
+        for (key, context) in many.iter().enumerate() {
+            programs.leave(context, key);
+        }
+        assert_eq!((programs.nth(0), programs.nth(1)), (Some(single), None));
+        programs.leave(&other, 20);
+        assert_eq!(programs.nth(0), None);
+    }
+
+    #[test]
+    fn a_program_pays_for_the_time_that_others_wait() {
+        let mut programs = Programs::default();
+        let mut slow = context(&mut programs, 0, 0);
+        programs.count(&mut slow);
+        for _ in 0..=slow.room {
+            slow.ops.push_back(Op {
+                mr: None,
+                end: None,
+            });
+        }
+        // One operation a millisecond: its NIC waits 20 ms for it and little more, however long it goes on.
+        let held = (0..1000u64)
+            .filter(|ms| slow.holds_receive(Nanos::from_millis(1000 + ms), 1))
+            .count();
+        assert!((15..30).contains(&held), "{held} of 1000 ms");
+        // One that is only busy is waited for all the time.
+        slow.is_at_rest();
+        let held = (0..1000u64)
+            .filter(|ms| slow.holds_receive(Nanos::from_millis(3000 + ms), 100))
+            .count();
+        assert_eq!(held, 1000);
+    }
+}

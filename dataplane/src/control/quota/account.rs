@@ -108,6 +108,13 @@ impl Accounts {
     ) -> Accounts {
         let mut books = Vec::new();
         books.resize_with(devices, Book::default);
+        // What the machine has is for all devices.
+        let share = devices.max(1) as u64;
+        let machine = &Machine {
+            memory: machine.memory / share,
+            mappings: machine.mappings / share,
+            descriptors: machine.descriptors / share,
+        };
         let device = |resource| of_a_device(limits, machine, resource);
         Accounts {
             books: Mutex::new(books),

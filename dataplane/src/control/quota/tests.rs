@@ -7,7 +7,7 @@ use crate::control::error::CommandError;
 use crate::control::seqpacket::Peer;
 
 const MACHINE: Machine = Machine {
-    memory: 1 << 40,
+    memory: 1 << 41,
     mappings: 65530,
     descriptors: 1 << 20,
 };
