@@ -29,8 +29,8 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 const CAPTURE_GRACE: Duration = Duration::from_secs(3);
 /// Refusals of one process that the log tells of.
 const MAX_REFUSALS: usize = 64;
-/// Lines about refusals of one process that the log takes at once.
-const LINES_AT_ONCE: u32 = 64;
+/// Lines about the programs of one user that the log takes at once.
+const LINES_AT_ONCE: u32 = 256;
 /// Connections that only root and the daemon's own user get: the command line works when programs have all others.
 const RESERVED: usize = 32;
 /// Pause when no connection can be accepted for want of descriptors or memory.
@@ -62,6 +62,8 @@ struct Sessions {
     next: u64,
     live: HashMap<u64, Live>,
     processes: HashMap<i32, Process>,
+    /// By user, and never forgotten.
+    lines: HashMap<u32, Lines>,
     closing: bool,
 }
 
@@ -71,12 +73,10 @@ struct Process {
     connections: usize,
     /// What it was refused because this version, or its share, does not have it.
     refused: HashSet<String>,
-    /// Lines of the log about it.
-    lines: Lines,
 }
 
-/// Refusals of one process that the log may tell of: some at once, then one a second. A program that is refused as fast as it
-/// can ask would otherwise fill the log.
+/// Lines that the log has for what a user's programs do wrong: some at once, then one a second. One that is refused as fast as it
+/// can ask, or connects anew each time, would otherwise fill the log.
 #[derive(Debug)]
 struct Lines {
     left: u32,
@@ -204,11 +204,11 @@ impl Shared {
         own.refused.len() < MAX_REFUSALS && own.refused.insert(format!("{command}: {reason}"))
     }
 
-    /// Whether the log may have one more line about what a process is refused.
-    pub fn may_log(&self, pid: i32) -> bool {
+    /// Whether the log may have one more line about what a user's programs do wrong.
+    pub fn may_log(&self, uid: u32) -> bool {
         let mut sessions = self.sessions();
-        let own = sessions.processes.get_mut(&pid);
-        own.is_none_or(|own| own.lines.take(Instant::now()))
+        let lines = sessions.lines.entry(uid).or_default();
+        lines.take(Instant::now())
     }
 
     fn enter(&self, socket: &Arc<OwnedFd>, Peer { pid, uid }: Peer) -> Result<u64, &'static str> {
@@ -646,6 +646,9 @@ fn welcome(shared: &Arc<Shared>, socket: OwnedFd) {
         }
     };
     if let Err(error) = start_session(shared, socket, peer) {
+        if !shared.may_log(peer.uid) {
+            return;
+        }
         tracing::warn!(pid = peer.pid, uid = peer.uid, error, "connection refused");
     }
 }

@@ -72,13 +72,13 @@ impl Session<'_> {
                 Ok(Some(packet)) => packet,
                 Ok(None) => return,
                 Err(error) => {
-                    tracing::warn!(pid = self.peer.pid, %error, "connection ends: unreadable packet");
+                    self.complain(format_args!("unreadable packet: {error}"));
                     return;
                 }
             };
             let bytes = &buffer[..packet.len];
             let Some(header) = RequestHeader::from_bytes(bytes).filter(|h| h.magic == MAGIC) else {
-                tracing::warn!(pid = self.peer.pid, "connection ends: not our protocol");
+                self.complain(format_args!("not our protocol"));
                 return;
             };
             if header.version != u32::from(PROTOCOL_VERSION) {
@@ -98,6 +98,14 @@ impl Session<'_> {
             if !sent {
                 return;
             }
+        }
+    }
+
+    /// Says why a connection ends that a program of ours would not end so.
+    fn complain(&self, why: std::fmt::Arguments<'_>) {
+        let (pid, uid) = (self.peer.pid, self.peer.uid);
+        if self.shared.may_log(uid) {
+            tracing::warn!(pid, uid, "connection ends: {why}");
         }
     }
 
@@ -282,7 +290,7 @@ impl Session<'_> {
             Some(about) => !self.shared.first_refusal(pid, command, about),
             None => false,
         };
-        if told || !self.shared.may_log(pid) {
+        if told || !self.shared.may_log(self.peer.uid) {
             tracing::debug!(pid, device, command, errno, "{text}");
         } else {
             tracing::warn!(pid, device, command, errno, "{text}");
