@@ -159,6 +159,8 @@ pub struct Device {
     pub pds: u32,
     /// Completion queues.
     pub cqs: u32,
+    /// Memory windows.
+    pub mws: u32,
     /// Shared receive queues.
     pub srqs: u32,
     /// Queue pairs.
@@ -465,6 +467,7 @@ fn device(nic: &NicInfo, all: &[(u32, Snapshot)]) -> Device {
         contexts: parts().map(|n| n.contexts).sum(),
         pds: parts().map(|n| n.pds).sum(),
         cqs: parts().map(|n| n.cqs).sum(),
+        mws: parts().map(|n| n.mws).sum(),
         srqs: parts().map(|n| n.srqs).sum(),
         qps: parts().map(|n| n.qps).sum(),
         mrs: parts().map(|n| n.mrs).sum(),

@@ -500,6 +500,8 @@ pub struct NicSnapshot {
     pub cqs: u32,
     /// Protection domains.
     pub pds: u32,
+    /// Memory windows.
+    pub mws: u32,
     /// Shared receive queues.
     pub srqs: u32,
     /// Queue pairs.

@@ -61,6 +61,7 @@ pub fn snapshot(lcore: &Lcore, from: Cursor) -> Snapshot {
         if let Some(counted) = all.nics.get_mut(context.nic) {
             counted.contexts += 1;
             counted.mrs += context.owned.mrs.len() as u32;
+            counted.mws += context.owned.mws.len() as u32;
             counted.cqs += context.owned.cqs.len() as u32;
             counted.pds += context.owned.pds.len() as u32;
             counted.qps += context.qps.len() as u32;

@@ -60,6 +60,10 @@ fn start(qp: &mut Qp, env: &mut Env<'_>) -> bool {
     if w.fence && (qp.req.reads_open > 0 || (w.op.is_local() && qp.req.head != index)) {
         return false;
     }
+    // What was let through the key before is in memory first; `responder::placed` comes back to it.
+    if w.op == WrOpcode::LocalInv && qp.resp.is_placing() {
+        return false;
+    }
     let error = match w.error {
         Some(WcStatus::LocLenErr) => Some(Cause::TooLong),
         Some(_) => Some(Cause::BadRequest),

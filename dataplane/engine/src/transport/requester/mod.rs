@@ -459,6 +459,14 @@ impl Requester {
         }
     }
 
+    /// Whether the next request to start invalidates a key.
+    #[inline]
+    pub fn waits_to_invalidate(&self) -> bool {
+        self.cur == self.started
+            && self.cur != self.tail
+            && self.wqe(self.cur).op == WrOpcode::LocalInv
+    }
+
     /// PSNs from `una` to `psn`.
     #[inline]
     fn ahead(&self, psn: Psn) -> u32 {

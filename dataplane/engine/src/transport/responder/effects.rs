@@ -179,6 +179,11 @@ impl Effects {
         self.at(end).received.take()
     }
 
+    /// Whether an entry waits for its placement.
+    pub fn is_placing(&self) -> bool {
+        (self.head..self.tail).any(|i| self.ring[(i & (MAX_PENDING - 1)) as usize].placing)
+    }
+
     /// Whether a SEND that waits here invalidates `key`.
     pub fn invalidates(&self, key: u32) -> bool {
         let invalidates = |effect: &Effect| {
@@ -392,6 +397,10 @@ pub(crate) fn placed(qp: &mut Qp, outcome: Outcome, env: &mut Env<'_>) {
         env.lists.work.push(qp.slot);
     } else {
         drain(qp, env);
+        // An invalidation may have waited for it.
+        if qp.req.waits_to_invalidate() && !qp.resp.is_placing() {
+            env.lists.ready.push(qp.slot);
+        }
     }
 }
 

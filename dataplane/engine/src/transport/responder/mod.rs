@@ -152,6 +152,11 @@ impl Responder {
         self.max_reads = attr.max_dest_rd_atomic;
     }
 
+    /// Whether something that requests have brought is still on its way into memory.
+    pub fn is_placing(&self) -> bool {
+        self.effects.is_placing()
+    }
+
     /// Whether something may be left to emit.
     #[inline]
     pub fn has_unsent(&self) -> bool {

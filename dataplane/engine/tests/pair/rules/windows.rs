@@ -330,6 +330,46 @@ fn invalidation_is_in_the_order_of_the_requests() {
     }
 }
 
+/// When it completes, nothing that came through the key is still on its way into memory.
+#[test]
+fn a_local_invalidation_waits_for_what_came_through_the_key() {
+    let mut b = Bench::new();
+    let (key, at) = b.bound(WindowType::Two);
+    b.node(1).memory_faults = MemoryFaults {
+        pending: 1000,
+        pending_ns: 500_000,
+        fault: 0,
+    };
+    let (wr, list) = b.wr(Write, 3000);
+    b.post_wr(
+        SendWr {
+            rkey: key,
+            remote_addr: at + IOVA_SHIFT,
+            ..wr
+        },
+        &list,
+    );
+    // The WRITE has arrived, and waits for memory.
+    while b.node(1).pending() == 0 {
+        while b.w.poll() {}
+        b.w.now = b.w.next_time().expect("a packet on its way");
+    }
+    b.post_at(1, local_inv(key));
+    while b.node(1).completions.is_empty() {
+        while b.w.poll() {}
+        b.w.now = b.w.next_time().expect("a completion");
+    }
+    let written = b.node(1).memory.read(at, 3000).to_vec();
+    b.run();
+    let [done] = b.done(0)[..] else {
+        panic!("one completion");
+    };
+    // All of it or, if the rest came too late, what had come; nothing afterwards.
+    assert!(matches!(done.1, Success | RemAccessErr));
+    assert_eq!(b.node(1).memory.read(at, 3000), written);
+    assert_eq!(b.done(1)[0], (501, Success));
+}
+
 #[test]
 fn a_window_ends_with_its_qp() {
     let mut b = Bench::new();
