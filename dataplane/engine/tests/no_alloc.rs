@@ -11,7 +11,7 @@ use roceline_engine::fabric::impair::fuzz::{self, Scope};
 use roceline_engine::fabric::impair::{
     Direction, Line, MAX_RULES, PacketView, Random, Rule, RuleSet,
 };
-use roceline_engine::verbs::{Mtu, WrOpcode};
+use roceline_engine::verbs::{Mtu, QpType, WrOpcode};
 use roceline_engine::{AckPolicy, Nanos};
 
 /// Counts what it passes on.
@@ -57,6 +57,7 @@ static ALLOCATOR: Counting = Counting;
 #[test]
 fn the_datapath_allocates_nothing() {
     rules_allocate_nothing();
+    unreliable_connections_allocate_nothing();
     for policy in [AckPolicy::PerMessage, AckPolicy::Coalesced] {
         let mut pair = Ideal::new(Mtu::M1024, policy);
         let mut window = pair.window();
@@ -118,6 +119,30 @@ fn the_datapath_allocates_nothing() {
         }
         assert_eq!(allocations(), before);
     }
+}
+
+/// With gaps, so that messages are broken.
+fn unreliable_connections_allocate_nothing() {
+    let mut pair = Ideal::of(QpType::Uc, Mtu::M1024, AckPolicy::PerMessage);
+    let before = allocations();
+    let mut posted = 0;
+    for round in 0..1000 {
+        for op in [WrOpcode::Write, WrOpcode::Send, WrOpcode::WriteImm] {
+            for len in [0, 64, 5000] {
+                posted += u64::from(pair.post(op, len));
+            }
+        }
+        pair.tx(0, 64);
+        if round % 3 == 1 {
+            pair.wire[1].remove(5);
+        }
+        pair.rx(1);
+    }
+    assert_eq!(allocations(), before);
+    assert_eq!(pair.completions, posted);
+    let c = pair.ends[1].engine.counters();
+    assert!(c.out_of_sequence > 300 && c.rx_dropped > 0, "{c:?}");
+    assert!(pair.wire[0].is_empty());
 }
 
 /// Sets of random rules of all kinds, a line, and changes to bytes.

@@ -37,12 +37,19 @@ pub struct Ideal {
     /// Packets on their way to each end.
     pub wire: [Vec<Packet>; 2],
     pub completions: u64,
+    /// UC: nobody acknowledges.
+    unreliable: bool,
 }
 
 impl Ideal {
-    /// A connected pair.
+    /// A reliably connected pair.
     pub fn new(mtu: Mtu, ack_policy: AckPolicy) -> Ideal {
-        let mut ends = [1, 2].map(|n| End::new(n, ack_policy));
+        Ideal::of(QpType::Rc, mtu, ack_policy)
+    }
+
+    /// A connected pair of RC or UC.
+    pub fn of(qp_type: QpType, mtu: Mtu, ack_policy: AckPolicy) -> Ideal {
+        let mut ends = [1, 2].map(|n| End::new(n, qp_type, ack_policy));
         for n in 0..2 {
             let (peer, dgid) = (ends[1 - n].qp.0, ends[1 - n].gid);
             ends[n].connect(peer, dgid, mtu);
@@ -53,6 +60,7 @@ impl Ideal {
             now: Nanos::from_micros(1),
             wire,
             completions: 0,
+            unreliable: qp_type == QpType::Uc,
         }
     }
 
@@ -110,7 +118,14 @@ impl Ideal {
     pub fn tx(&mut self, n: usize, budget: usize) -> bool {
         let end = &mut self.ends[n];
         let more = end.engine.tx(budget, self.now, &mut end.out);
+        let emitted = end.out.tx.len();
         self.collect(n);
+        // All payload is there at once.
+        for _ in 0..emitted * usize::from(self.unreliable) {
+            let end = &mut self.ends[n];
+            end.engine.fetched(end.qp, 0, self.now, &mut end.out);
+            self.collect(n);
+        }
         more
     }
 
@@ -191,7 +206,7 @@ impl Ideal {
 }
 
 impl End {
-    fn new(number: u8, ack_policy: AckPolicy) -> End {
+    fn new(number: u8, qp_type: QpType, ack_policy: AckPolicy) -> End {
         let mut engine = Engine::new(EngineConfig {
             max_qps: 64,
             max_mrs: 64,
@@ -211,7 +226,7 @@ impl End {
         };
         let key = engine.register(attr).expect("an empty table").lkey;
         let init = QpInit {
-            qp_type: QpType::Rc,
+            qp_type,
             pd: 1,
             send_cq: 1,
             recv_cq: 2,
@@ -259,7 +274,8 @@ impl End {
         };
         attr.path.sgid = self.gid;
         attr.path.dgid = dgid;
-        for (state, given) in RC_STEPS {
+        let (_, init) = self.engine.query_qp(self.qp).expect("it exists");
+        for &(state, given) in init.qp_type.steps() {
             attr.state = state;
             let given = given | mask::STATE;
             self.engine
