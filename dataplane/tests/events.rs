@@ -57,6 +57,19 @@ fn completion_queues_are_resized_under_traffic() {
 }
 
 #[test]
+fn a_resized_completion_queue_is_flushed_when_the_daemon_dies() {
+    let _alone = alone();
+    let mut daemon = Daemon::pair();
+    let program = probe(&daemon);
+    let mut running = daemon.start_program("probe", &program, &["resize-death"]);
+    wait_for("posted work", PATIENCE, || {
+        running.output().0.contains("posted") || !running.is_running()
+    });
+    daemon.kill_worker(libc::SIGKILL);
+    expect_ok(&daemon, &running.finish(PATIENCE));
+}
+
+#[test]
 fn completion_queues_overflow_as_they_were_told_to() {
     cases(&["overflow", "overrun", "extended"]);
 }

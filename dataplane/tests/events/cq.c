@@ -111,6 +111,27 @@ void resize_traffic_case(void)
 	close_pair(ends);
 }
 
+/* Whoever flushes when the daemon is dead finds the queue where it is now. */
+void resize_death_case(void)
+{
+	struct end ends[2];
+	struct end *a = &ends[0], *b = &ends[1];
+
+	connect_pair(ends, patient);
+	join(ends, &(struct how){ .timeout = 20 });
+	post_op(a, b, IBV_WR_RDMA_WRITE, 8, 1);
+	check(ibv_resize_cq(a->cq, 300) == 0, "ibv_resize_cq");
+	expect(a, "before the end", 1, IBV_WC_SUCCESS);
+	check(modify(b, (struct ibv_qp_attr){ .qp_state = IBV_QPS_RESET }, IBV_QP_STATE) == 0, "to RESET");
+	post_op(a, b, IBV_WR_RDMA_WRITE, 8, 2);
+	post_op(a, b, IBV_WR_RDMA_WRITE, 8, 3);
+	printf("posted\n");
+	expect(a, "the end", 2, IBV_WC_WR_FLUSH_ERR);
+	expect(a, "the end", 3, IBV_WC_WR_FLUSH_ERR);
+	expect_nothing(a, "the end", 20);
+	check(take_async(a, "the end").event_type == IBV_EVENT_DEVICE_FATAL, "no DEVICE_FATAL");
+}
+
 /* CQ_ERR of the CQ, then QP_FATAL of its QP, once each; then both can be destroyed. */
 void overflow_case(void)
 {

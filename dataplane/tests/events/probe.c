@@ -121,6 +121,7 @@ static const struct {
 } cases[] = {
 	{ "resize", resize_case },
 	{ "resize-traffic", resize_traffic_case },
+	{ "resize-death", resize_death_case },
 	{ "overflow", overflow_case },
 	{ "overrun", overrun_case },
 	{ "extended", extended_case },

@@ -38,6 +38,7 @@ void expect_no_event(struct end *end, const char *what);
 
 void resize_case(void);
 void resize_traffic_case(void);
+void resize_death_case(void);
 void overflow_case(void);
 void overrun_case(void);
 void extended_case(void);
