@@ -12,7 +12,9 @@ use super::swap::{self, Writers};
 use super::{File, State, apply_unforked, maps, object, pins};
 use crate::client;
 use crate::context::Context;
+use crate::say::say;
 use crate::sys;
+use crate::view::env;
 
 impl State {
     /// Makes what can be of `span` shared, and sends the pieces of it: `head`, then pieces, in messages of `kind`. Whether there
@@ -133,7 +135,7 @@ impl State {
             rest.start = free.end;
             let mut done = free.start;
             let unforked = &self.unforked;
-            swap::to_shared(
+            let whole = swap::to_shared(
                 object,
                 free,
                 protection,
@@ -141,6 +143,13 @@ impl State {
                 |part| apply_unforked(unforked, part),
                 &mut done,
             );
+            if !whole && object.is_huge() && env(c"ROCELINE_DEBUG").is_some() {
+                say(format_args!(
+                    "{:#x} bytes of huge pages at {done:#x} are reached through the kernel: to map them takes as many free \
+                     huge pages for a moment",
+                    free.end - done
+                ));
+            }
             if done > free.start {
                 self.swapped.add(Span {
                     start: free.start,
