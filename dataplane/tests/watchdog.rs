@@ -31,10 +31,10 @@ fn polling_thread(worker: u32) -> i32 {
     number.expect("a number").parse().expect("a number")
 }
 
-/// An address of the worker's code where these two bytes are.
-fn find(worker: u32, bytes: [u8; 2]) -> u64 {
-    let maps = fs::read_to_string(format!("/proc/{worker}/maps")).expect("the worker's maps");
-    let memory = File::open(format!("/proc/{worker}/mem")).expect("the worker's memory");
+/// An address of the worker's code where these two bytes are; an error if this process may not look.
+fn find(worker: u32, bytes: [u8; 2]) -> io::Result<u64> {
+    let maps = fs::read_to_string(format!("/proc/{worker}/maps"))?;
+    let memory = File::open(format!("/proc/{worker}/mem"))?;
     for line in maps.lines().filter(|line| line.contains(" r-xp ")) {
         let (range, _) = line.split_once(' ').expect("a range");
         let (start, end) = range.split_once('-').expect("two addresses");
@@ -45,7 +45,7 @@ fn find(worker: u32, bytes: [u8; 2]) -> u64 {
             continue;
         }
         if let Some(at) = code.windows(2).position(|window| window == bytes) {
-            return start + at as u64;
+            return Ok(start + at as u64);
         }
     }
     panic!("no {bytes:02x?} in the worker's code");
@@ -70,11 +70,15 @@ fn ptrace(
 }
 
 /// Lets a thread go on at `at`, with `number` as the system call if there is one. False if this process may not.
-fn move_to(thread: i32, at: u64, number: u64) -> bool {
-    if let Err(error) = ptrace(libc::PTRACE_SEIZE, thread, None) {
-        eprintln!("skipped: threads cannot be traced here ({error})");
-        return false;
-    }
+fn move_to(thread: i32, at: io::Result<u64>, number: u64) -> bool {
+    let seized = at.and_then(|at| ptrace(libc::PTRACE_SEIZE, thread, None).map(|()| at));
+    let at = match seized {
+        Ok(at) => at,
+        Err(error) => {
+            eprintln!("skipped: threads cannot be traced here ({error})");
+            return false;
+        }
+    };
     ptrace(libc::PTRACE_INTERRUPT, thread, None).expect("a traced thread");
     // SAFETY: waits for the thread; no status is asked for.
     let waited = unsafe { libc::waitpid(thread, std::ptr::null_mut(), libc::__WALL) };
