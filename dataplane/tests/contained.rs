@@ -93,11 +93,10 @@ impl<'a> Bench<'a> {
         );
     }
 
-    /// Two of the usual programs, one of which sleeps.
+    /// One of the usual programs, which sleeps and so leaves the CPU to others.
     #[track_caller]
     fn programs_run(&self) {
-        self.exchanges("ibv_rc_pingpong", &["-g", "0", "-c", "-e"]);
-        self.exchanges("ib_write_bw", &["-F", "-n", "200"]);
+        self.exchanges("ibv_rc_pingpong", &["-g", "0", "-c", "-e", "-n", "200"]);
     }
 }
 
@@ -149,9 +148,9 @@ fn everything_runs_under_a_containers_filter() {
     let listed = bench.runs("ibv_devinfo", &["-d", "roce0"]);
     assert!(listed.contains("PORT_ACTIVE"), "{listed}");
     bench.programs_run();
-    bench.exchanges("ibv_rc_pingpong", &["-g", "0", "-c"]);
-    bench.exchanges("ib_read_bw", &["-F", "-n", "200", "-e"]);
-    bench.exchanges("ib_send_lat", &["-F", "-n", "200", "-s", "64"]);
+    bench.exchanges("ib_write_bw", &["-F", "-n", "100"]);
+    bench.exchanges("ib_read_bw", &["-F", "-n", "100", "-e"]);
+    bench.exchanges("ib_send_lat", &["-F", "-n", "100", "-s", "64"]);
     bench.runs(&memory, &["roce0", "roce1"]);
     bench.runs(&memory, &["-t", "1", "roce0", "roce1", "storm"]);
     bench.runs(&process, &["roce0", "roce1"]);
@@ -176,7 +175,7 @@ fn everything_runs_under_a_containers_filter() {
     // Another worker comes, under the same filter.
     bench.daemon.kill_worker(libc::SIGKILL);
     bench.daemon.expect_ready();
-    bench.exchanges("ibv_rc_pingpong", &["-g", "0", "-c"]);
+    bench.programs_run();
 }
 
 /// Programs in a PID namespace of their own, then the daemon in one.
@@ -320,7 +319,6 @@ fn memory_objects_need_not_be_executable() {
     let installed = Installed::new();
     let memory = compile(installed.dir(), "memory_check", &support::MEMORY_CHECK);
     let bench = Bench::new(installed, &inside, &inside);
-    bench.exchanges("ib_write_bw", &["-F", "-n", "200"]);
     // Those with objects of the program's own, which are not made that way, are left out.
     bench.runs(&memory, &["roce0", "roce1", "private", "small", "fork"]);
 }
