@@ -1,6 +1,6 @@
 //! What a NIC is to everybody: its name, addresses and limits, fixed while the daemon runs, and whether it has a link.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -38,6 +38,8 @@ pub struct NicInfo {
     pub memory: MemoryPolicy,
     /// Node GUID in wire order.
     pub node_guid: [u8; 8],
+    /// Its LID, for programs that know no GIDs; 0, as on every RoCE port, unless configured.
+    pub lid: u16,
     /// Whether its port has a link.
     pub link: LinkState,
 }
@@ -84,5 +86,38 @@ impl LinkState {
     /// Whether it is down by order (`roceline link down`).
     pub fn is_ordered_down(&self) -> bool {
         self.0.load(Ordering::Relaxed) & ORDERED_DOWN != 0
+    }
+}
+
+/// The LID of an IPv4 address: the host part of it, if that is a unicast LID (IBTA 4.1.3).
+pub fn lid_of(ip: Ipv4Addr, prefix: u8) -> Option<u16> {
+    const LAST: u16 = 0xbfff;
+    let host = ip.to_bits() & host_bits(prefix);
+    let lid = u16::try_from(host).ok()?;
+    (1..=LAST).contains(&lid).then_some(lid)
+}
+
+/// The bits of an IPv4 address behind its prefix.
+pub fn host_bits(prefix: u8) -> u32 {
+    u32::MAX.checked_shr(prefix.into()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lid_is_the_host_part_of_an_address() {
+        let address = |text: &str| text.parse().expect("an address");
+        assert_eq!(lid_of(address("10.77.0.2"), 24), Some(2));
+        assert_eq!(lid_of(address("10.77.3.2"), 16), Some(0x302));
+        for (text, prefix) in [
+            ("10.77.0.0", 24),
+            ("10.77.192.0", 16),
+            ("10.77.0.2", 8),
+            ("10.77.0.2", 32),
+        ] {
+            assert_eq!(lid_of(address(text), prefix), None, "{text}/{prefix}");
+        }
     }
 }

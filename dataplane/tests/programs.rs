@@ -223,35 +223,6 @@ fn devinfo_tells_what_is_configured() {
     assert!(value("GID[  2]").contains("fe80::"), "{}", info.report());
 }
 
-#[test]
-fn rc_pingpong() {
-    let _alone = alone();
-    let daemon = Daemon::pair();
-    for loopback in [false, true] {
-        let (server, client) = ends(&daemon, loopback);
-        // -c checks every byte; -g 1 is IPv6.
-        for options in [
-            &["-g", "0", "-c"][..],
-            &["-g", "0", "-c", "-e"],
-            &["-g", "1", "-c"],
-            &[
-                "-g", "0", "-c", "-e", "-s", "100000", "-n", "100", "-m", "4096",
-            ],
-            &["-g", "0", "-c", "-s", "1", "-m", "256"],
-        ] {
-            let run = Pair::run(server, client, "ibv_rc_pingpong", options, PATIENCE);
-            assert!(
-                run.ok(),
-                "{options:?} loopback {loopback}\n{}{}",
-                run.report(),
-                daemon.log()
-            );
-            assert!(run.client.stdout.contains("iters in"), "{}", run.report());
-        }
-    }
-    assert_eq!(daemon.objects(), Objects::default());
-}
-
 /// Runs one combination and says what is wrong with the result.
 fn perftest(daemon: &Daemon, case: &Case) -> Result<Duration, String> {
     let (server, client) = ends(daemon, case.loopback);

@@ -1,6 +1,6 @@
 //! Many of everything: queue pairs, processes, threads, and as much as the device says that it can do.
 //!
-//! `ROCELINE_SCALE=full` makes as many objects of each kind as are reported, instead of 4096; it takes minutes.
+//! `ROCELINE_SCALE=full` makes as many objects of each kind as are reported, instead of 1024; it takes minutes.
 
 mod support;
 
@@ -114,7 +114,7 @@ fn what_the_device_reports_is_what_works() {
     let daemon = Daemon::pair();
     let (most, patience) = match env::var("ROCELINE_SCALE").as_deref() {
         Ok("full") => (None, 60 * PATIENCE),
-        _ => (Some("4096"), 4 * PATIENCE),
+        _ => (Some("1024"), 4 * PATIENCE),
     };
     let arguments: Vec<&str> = [Some("roce0"), most].into_iter().flatten().collect();
     run(&daemon, "limits", &arguments, patience);

@@ -283,6 +283,10 @@ impl<'a> Checker<'a> {
             Some(file::Memory::Never) => MemoryPolicy::Never,
             Some(file::Memory::Always) => MemoryPolicy::Always,
         };
+        let lid = match &nic.lids {
+            Some(lids) if *lids.as_ref() => self.lid(&addresses, lids.span())?,
+            _ => 0,
+        };
         Ok(NicConfig {
             name,
             addresses,
@@ -292,6 +296,7 @@ impl<'a> Checker<'a> {
             ack_policy,
             retransmission,
             memory,
+            lid,
             lcore,
             gateways,
             neighbours,

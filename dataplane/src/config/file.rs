@@ -73,6 +73,7 @@ pub(super) struct Nic {
     pub ack_policy: Option<AckPolicy>,
     pub retransmission: Option<Retransmission>,
     pub memory: Option<Memory>,
+    pub lids: Option<Spanned<bool>>,
     pub lcore: Option<Spanned<i64>>,
     pub gateway: Option<Spanned<OneOrMore>>,
     #[serde(default)]

@@ -9,6 +9,7 @@ mod check;
 mod error;
 mod file;
 mod impair;
+mod lid;
 pub(crate) mod limits;
 mod nics;
 mod port;
@@ -113,6 +114,8 @@ pub struct NicConfig {
     pub retransmission: Retransmission,
     /// Which memory of programs may be mapped.
     pub memory: MemoryPolicy,
+    /// Its LID; 0 for none.
+    pub lid: u16,
     /// Index of the lcore that polls it.
     pub lcore: usize,
     /// Routers to hosts outside of its subnets, one for each family at most.

@@ -81,6 +81,7 @@ fn nic_info(index: u32, nic: &NicConfig) -> NicInfo {
         active_mtu: Mtu::for_port(nic.mtu).unwrap_or(Mtu::M256),
         memory: nic.memory,
         node_guid: eui64(nic.mac),
+        lid: nic.lid,
         link: LinkState::default(),
     }
 }

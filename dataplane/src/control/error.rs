@@ -96,7 +96,7 @@ pub enum CommandError {
     Port(u8),
     #[error(
         "the address vector has no GID (is_global is 0): RoCE needs one. Name a GID index (`-g 0` in ibv_*_pingpong, \
-         `-x 0` in perftest)"
+         `-x 0` in perftest); for programs that know LIDs only, as qperf, say `lids = true` in the NIC's configuration"
     )]
     NotGlobal,
     #[error(

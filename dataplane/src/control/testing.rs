@@ -49,6 +49,7 @@ pub fn nic(index: u32, active_mtu: Mtu) -> NicInfo {
         active_mtu,
         memory: roceline_abi::control::MemoryPolicy::Auto,
         node_guid: [2, 0, 0, 0xff, 0xfe, 0, 0, last],
+        lid: 0,
         link: LinkState::default(),
     }
 }

@@ -394,3 +394,26 @@ fn any_texts() {
 fn long_texts() {
     run_long("config", any_text);
 }
+
+#[test]
+fn lids_are_host_parts_of_addresses() {
+    let with = |addresses: &str, rest: &str| {
+        format!(
+            "[[nic]]\nname = \"a\"\naddresses = [{addresses}]\nport = \"vdev:net_null0\"\n{rest}\n"
+        )
+    };
+    let lid = |text: String| parse(&text).unwrap().nics[0].lid;
+    assert_eq!(
+        lid(with("\"fd77::1/64\", \"10.77.3.2/16\"", "lids = true")),
+        0x302
+    );
+    assert_eq!(lid(with("\"10.77.0.2/24\"", "lids = false")), 0);
+    assert_eq!(lid(with("\"10.77.0.2/24\"", "")), 0);
+    for addresses in ["\"fd77::1/64\"", "\"10.77.0.2/8\""] {
+        refused(
+            &with(addresses, "lids = true"),
+            "f.toml:5: ",
+            "from 1 to 49151",
+        );
+    }
+}

@@ -128,7 +128,7 @@ fn port(dir: &Path, nic: &NicInfo) -> io::Result<()> {
     }
     put(dir, "link_layer", "Ethernet")?;
     put(dir, "rate", RATE)?;
-    put(dir, "lid", "0x0")?;
+    put(dir, "lid", format_args!("{:#x}", nic.lid))?;
     put(dir, "sm_lid", "0x0")?;
     put(dir, "lid_mask_count", 0)?;
     put(dir, "sm_sl", 0)?;

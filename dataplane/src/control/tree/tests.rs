@@ -26,6 +26,7 @@ fn nic(index: u32) -> NicInfo {
         active_mtu: Mtu::M4096,
         memory: roceline_abi::control::MemoryPolicy::Auto,
         node_guid: [2, 0, 0, 0xff, 0xfe, 0, 0, index as u8],
+        lid: 0,
         link: LinkState::default(),
     }
 }

@@ -186,7 +186,13 @@ pub fn query_port(context: &mut Context, call: &Call<'_>) -> Result<Answer, Comm
         active_speed: SPEED_EDR,
         phys_state: if up { PHYS_LINK_UP } else { PHYS_POLLING },
         link_layer: LINK_ETHERNET,
-        flags: PORT_GRH_REQUIRED,
+        lid: context.nic().lid,
+        // Where there are LIDs, an address vector may do without.
+        flags: if context.nic().lid == 0 {
+            PORT_GRH_REQUIRED
+        } else {
+            0
+        },
         ..Default::default()
     };
     Ok(call.answer(response.as_bytes(), &[]))

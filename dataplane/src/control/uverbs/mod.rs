@@ -14,6 +14,7 @@ pub mod abi;
 mod ah;
 mod cq;
 mod device;
+mod lid;
 mod mcast;
 mod mw;
 mod objects;

@@ -6,6 +6,7 @@ use roceline_engine::verbs::{Mtu, Path, QpAttr, QpState, mask};
 use roceline_engine::wire::{Gid, Psn};
 
 use super::abi::{ModifyQp, QpDest};
+use super::lid;
 use crate::control::context::Context;
 use crate::control::error::CommandError;
 use crate::control::limits;
@@ -145,6 +146,7 @@ pub fn destination(context: &Context, dest: &QpDest) -> Result<Path, CommandErro
     if dest.port_num != limits::PORT {
         return Err(CommandError::Port(dest.port_num));
     }
+    let dest = &lid::resolve(nic, dest);
     if dest.is_global == 0 {
         return Err(CommandError::NotGlobal);
     }
