@@ -20,8 +20,6 @@ enum Expected {
     Pass,
     /// For our reason, and one of the texts is in the test's own.
     Skip(String, Vec<String>),
-    /// It does not pass as long as this is missing.
-    Waits(String),
 }
 
 fn directory() -> PathBuf {
@@ -46,7 +44,6 @@ fn expected() -> BTreeMap<String, Expected> {
             section = Some(match head.split_once(' ') {
                 None if head == "pass" => Expected::Pass,
                 Some(("skip", reason)) => Expected::Skip(reason.into(), Vec::new()),
-                Some(("waits", what)) => Expected::Waits(what.into()),
                 _ => wrong(),
             });
             continue;
@@ -85,8 +82,7 @@ fn judge(expected: &Expected, result: Option<&(String, String)>) -> Option<Strin
     match (expected, verdict.as_str()) {
         (Expected::Pass, "PASS") => None,
         (Expected::Skip(_, texts), "SKIP") if texts.iter().any(|text| why.contains(text)) => None,
-        (Expected::Waits(_), "SKIP" | "FAIL") => None,
-        (Expected::Waits(_) | Expected::Skip(..), "PASS") => {
+        (Expected::Skip(..), "PASS") => {
             Some("passes now: its place in expected.txt is under [pass]".into())
         }
         (Expected::Skip(reason, _), _) => Some(format!(

@@ -18,7 +18,7 @@ use support::daemon::Daemon;
 use support::pair::{End, Pair, endless, rows, wait_for_traffic};
 use support::process::Process;
 use support::{PATIENCE, alone, free_port, listening, wait_for};
-use table::{Case, Transport};
+use table::Case;
 
 /// Those to be run of all cases.
 fn chosen(cases: Vec<Case>) -> Vec<Case> {
@@ -27,7 +27,6 @@ fn chosen(cases: Vec<Case>) -> Vec<Case> {
         _ => table::few(cases),
     };
     filter(&mut cases);
-    cases.retain(|case| table::DATAGRAMS || case.transport != Transport::Ud);
     cases
 }
 

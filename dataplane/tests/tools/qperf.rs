@@ -60,7 +60,6 @@ fn qperf_on_every_transport() {
         }
     }
     filter(&mut runs);
-    runs.retain(|run| table::DATAGRAMS || !run.contains("ud_"));
     for loopback in if full { &[false, true][..] } else { &[false] } {
         let device = if *loopback { "roce0" } else { "roce1" };
         run_all(&mut daemon, &runs, |daemon, run| {

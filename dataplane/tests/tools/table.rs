@@ -23,9 +23,6 @@ impl Transport {
     }
 }
 
-/// Whether there are datagrams.
-pub const DATAGRAMS: bool = false;
-
 /// One run of a tool, as server and as client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Case {
@@ -79,6 +76,8 @@ struct Choice(
     bool,
 );
 
+// Where nothing is sent again, perftest waits for ever for what found no receive: options by which more may be under way
+// than there are receives are for RC. Its default group has an IPv6 address, and it refuses to mix families.
 const ALL: &[Transport] = &[Rc, Uc, Ud];
 const CONNECTED: &[Transport] = &[Rc, Uc];
 const BOTH: &str = "bw lat";
@@ -108,12 +107,12 @@ const OPTIONS: [Choice; 46] = [
     Choice("-n 100 --use_old_post_send", "swra", BOTH, ALL,       false),
     Choice("-n 100 --disable_pcie_relaxed", "swra", BOTH, ALL,    false),
     Choice("-n 100 --wait_destroy 1",   "swra", "bw",  ALL,       false),
-    Choice("-n 100 -r 1",               "s",    BOTH,  ALL,       false),
+    Choice("-n 100 -r 1",               "s",    BOTH,  &[Rc],     false),
     Choice("-n 100 -r 4000",            "s",    BOTH,  ALL,       false),
-    Choice("-n 128 -r 64 --recv_post_list 8", "s", BOTH, ALL,     true),
-    Choice("-n 100 --use-srq",          "s",    BOTH,  &[Rc, Uc, Ud], true),
-    Choice("-n 100 --use-srq -q 8",     "s",    "bw",  &[Rc, Uc, Ud], true),
-    Choice("-n 100 -g",                 "s",    BOTH,  &[Ud],     true),
+    Choice("-n 128 -r 64 --recv_post_list 8", "s", BOTH, &[Rc],   true),
+    Choice("-n 100 --use-srq",          "s",    BOTH,  ALL,       true),
+    Choice("-n 100 --use-srq -q 8",     "s",    "bw",  &[Rc],     true),
+    Choice("-n 100 -g -x 1",            "s",    BOTH,  &[Ud],     true),
     Choice("-n 100 -b",                 "swra", "bw",  ALL,       true),
     Choice("-n 100 -b --report-both",   "swra", "bw",  ALL,       false),
     Choice("-n 100 -q 8",               "swra", "bw",  ALL,       true),
