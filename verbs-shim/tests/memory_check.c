@@ -61,6 +61,14 @@ static void case_private(void)
 	struct ibv_mr *mr = must_register(heap + 100, 150001);
 
 	exchange(mr, (uint8_t *)heap + 100, 150001, "heap");
+	/* The heap grows while a part of it is shared. */
+	enum { GROWTH = 4 << 20 };
+	uint8_t *top = sbrk(GROWTH);
+
+	check(top != (void *)-1, "sbrk: %s", strerror(errno));
+	set_memory(top, GROWTH, 90);
+	exchange(mr, (uint8_t *)heap + 100, 150001, "heap that has grown");
+	check_memory(top, GROWTH, 90, "what the heap has grown by");
 	must_deregister(mr);
 	free(heap);
 	munmap(p, 256 * PAGE);

@@ -29,23 +29,8 @@ pub(super) const UNSUPPORTED: &[Limit] = &[
         instead: "install libibverbs; before glibc 2.35 set ROCELINE_WHEELS=always",
     },
     Limit {
-        what: "UD, UC, XRC",
-        why: "ibv_create_qp fails with EOPNOTSUPP: reliable connections only",
-        instead: "",
-    },
-    Limit {
-        what: "atomics",
-        why: "reported as not available",
-        instead: "",
-    },
-    Limit {
-        what: "shared receive queues",
-        why: "reported as 0 at most",
-        instead: "",
-    },
-    Limit {
-        what: "memory windows",
-        why: "reported as 0 at most",
+        what: "XRC",
+        why: "ibv_create_qp fails with EOPNOTSUPP",
         instead: "",
     },
     Limit {
