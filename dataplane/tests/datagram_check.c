@@ -1,5 +1,5 @@
 /* Datagrams as a program sees them, on two devices: datagram_check DEVICE DEVICE CHECK [GID INDEX [GROUP]]
- * CHECK is grh, group or errors. */
+ * CHECK is grh, group or errors; hold makes objects and waits. */
 #include "../../verbs-shim/tests/verbs_end.h"
 
 #include <arpa/inet.h>
@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
 	QKEY = 0x11223344,
@@ -346,6 +347,15 @@ int main(int argc, char **argv)
 		check_group(contexts, index, argv[5]);
 	} else {
 		struct dgram a = make(contexts[0]), b = make(contexts[1]);
+		if (!strcmp(argv[3], "hold")) {
+			/* Until somebody ends it. */
+			union ibv_gid group = { .raw = { 0xff, 0x0e, [15] = 9 } };
+			for (int i = 0; i < 150; i++)
+				check(ah_to(a.pd, gid_of(&b, 0), 0) && ah_to(b.pd, group, 1), "ibv_create_ah");
+			check(!ibv_attach_mcast(a.qp, &group, 0) && !ibv_attach_mcast(b.qp, &group, 0),
+			      "ibv_attach_mcast");
+			pause();
+		}
 		if (!strcmp(argv[3], "grh"))
 			check_grh(&a, &b, index);
 		else

@@ -4,7 +4,7 @@ mod support;
 
 use support::daemon::Daemon;
 use support::pair::{End, Pair};
-use support::{PATIENCE, alone, compile};
+use support::{PATIENCE, alone, compile, wait_for};
 
 /// The two ends: two devices, or one as its own peer.
 fn ends<'a>(daemon: &'a Daemon, client: &'static str) -> (End<'a>, End<'a>) {
@@ -52,6 +52,14 @@ fn perftest_by_datagrams_and_by_multicast() {
     }
 }
 
+fn counter(daemon: &Daemon, device: &str, name: &str) -> u64 {
+    let stat = daemon.json(&["stat"]);
+    let devices = stat["devices"].as_array().expect("`devices` is a list");
+    let found = devices.iter().find(|d| d["name"] == device);
+    let counters = &found.expect("the device")["counters"];
+    counters[name].as_u64().expect("a counter")
+}
+
 /// Runs `datagram_check`, where what must hold is explained.
 #[track_caller]
 fn check(daemon: &Daemon, program: &str, arguments: &[&str]) {
@@ -87,11 +95,33 @@ fn a_group_gets_a_copy_each_on_both_nics() {
         let arguments = ["roce0", "roce1", "group", gid_index, group];
         check(&daemon, &program, &arguments);
     }
+    // Two messages each time; the sender's NIC has members both times.
+    let counted = |device, name| counter(&daemon, device, name);
+    assert_eq!(counted("roce0", "multicast_xmit_packets"), 10);
+    assert_eq!(counted("roce0", "multicast_rcv_packets"), 10);
+    assert_eq!(counted("roce1", "multicast_rcv_packets"), 10);
+    assert_eq!(counted("roce0", "unicast_xmit_packets"), 0);
     // With rules on the way out packets go another way through the daemon.
     let rule = ["impair", "add", "--nic", "roce0", "--tx", "--observe"];
     daemon.roceline("impair", &rule).expect_ok();
     let arguments = ["roce0", "roce1", "group", "0", "::ffff:239.1.2.3"];
     check(&daemon, &program, &arguments);
+}
+
+#[test]
+fn a_program_that_dies_leaves_no_handle_and_no_group() {
+    let _alone = alone();
+    let daemon = Daemon::pair();
+    let program = compile(daemon.dir(), "datagram_check", &SOURCES);
+    let held = daemon.start_program("held", &program, &["roce0", "roce1", "hold"]);
+    wait_for("its objects", PATIENCE, || {
+        let objects = daemon.objects();
+        // The group is one on either device.
+        objects.ahs == 300 && objects.mcast_groups == 2
+    });
+    held.signal(libc::SIGKILL);
+    daemon.expect_empty();
+    assert!(!held.finish(PATIENCE).ok());
 }
 
 #[test]

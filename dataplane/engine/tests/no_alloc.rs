@@ -11,7 +11,7 @@ use roceline_engine::fabric::impair::fuzz::{self, Scope};
 use roceline_engine::fabric::impair::{
     Direction, Line, MAX_RULES, PacketView, Random, Rule, RuleSet,
 };
-use roceline_engine::verbs::{Mtu, QpType, WrOpcode};
+use roceline_engine::verbs::{Mtu, QpAttr, QpInit, QpType, SendWr, Sge, UD_STEPS, WrOpcode, mask};
 use roceline_engine::{AckPolicy, Nanos};
 
 /// Counts what it passes on.
@@ -58,6 +58,7 @@ static ALLOCATOR: Counting = Counting;
 fn the_datapath_allocates_nothing() {
     rules_allocate_nothing();
     unreliable_connections_allocate_nothing();
+    datagrams_allocate_nothing();
     for policy in [AckPolicy::PerMessage, AckPolicy::Coalesced] {
         let mut pair = Ideal::new(Mtu::M1024, policy);
         let mut window = pair.window();
@@ -143,6 +144,68 @@ fn unreliable_connections_allocate_nothing() {
     let c = pair.ends[1].engine.counters();
     assert!(c.out_of_sequence > 300 && c.rx_dropped > 0, "{c:?}");
     assert!(pair.wire[0].is_empty());
+}
+
+/// UD: sent, fetched, received; some without a receive request's room, some with a wrong Q_Key.
+fn datagrams_allocate_nothing() {
+    let mut pair = Ideal::new(Mtu::M1024, AckPolicy::PerMessage);
+    for end in &mut pair.ends {
+        let (_, init) = end.engine.query_qp(end.qp).expect("it exists");
+        let init = QpInit {
+            qp_type: QpType::Ud,
+            ..init
+        };
+        end.qp = end.engine.create_qp(&init).expect("room");
+        for (state, given) in UD_STEPS {
+            let attr = QpAttr {
+                state,
+                qkey: 7,
+                ..QpAttr::default()
+            };
+            let given = given | mask::STATE;
+            let (engine, out) = (&mut end.engine, &mut end.out);
+            engine
+                .modify_qp(end.qp, &attr, given, pair.now, out)
+                .expect("the usual way up");
+        }
+    }
+    let ah = pair.ends[0].engine.create_ah(1).expect("room").number;
+    let dest_qpn = pair.ends[1].qp.0;
+    let before = allocations();
+    let mut posted = 0;
+    for round in 0..1000 {
+        let (end, now) = (&mut pair.ends[0], pair.now);
+        for len in [0, 64, 1024] {
+            let wr = SendWr {
+                opcode: Some(WrOpcode::SendImm),
+                signaled: true,
+                num_sge: 1,
+                length: len.into(),
+                ah,
+                dest_qpn,
+                qkey: 7 + u32::from(round % 10 == 0),
+                ..SendWr::default()
+            };
+            let sge = Sge {
+                addr: 1 << 32,
+                length: len,
+                lkey: end.key,
+            };
+            posted += u64::from(end.engine.post_send(end.qp, &wr, &[sge]).is_ok());
+        }
+        end.engine.tx(64, now, &mut end.out);
+        for i in 0..end.out.tx.len() {
+            let desc = end.out.tx[i];
+            assert!(desc.tell_fetched);
+            let out = &mut end.out;
+            end.engine.fetched(desc.qp, desc.epoch, now, out);
+        }
+        pair.tx(0, 0);
+        pair.rx(1);
+    }
+    assert_eq!(allocations(), before);
+    assert_eq!((posted, pair.completions), (3000, 3000));
+    assert_eq!(pair.ends[1].engine.counters().rx_qkey_violations, 300);
 }
 
 /// Sets of random rules of all kinds, a line, and changes to bytes.

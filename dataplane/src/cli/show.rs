@@ -152,6 +152,7 @@ fn devices(out: &mut impl Write, reply: &DevicesReply) -> io::Result<()> {
         ">mws",
         ">cqs",
         ">srqs",
+        ">ahs",
         ">qps",
         "node guid",
         "mac",
@@ -165,6 +166,7 @@ fn devices(out: &mut impl Write, reply: &DevicesReply) -> io::Result<()> {
             device.mws,
             device.cqs,
             device.srqs,
+            device.ahs,
             device.qps,
         ];
         let mut row = vec![

@@ -23,14 +23,12 @@ const STILL_HW: [&str; 11] = [
     "cc_rx_cnp_pkts",
     "cc_tx_cnp_pkts",
 ];
-/// Port counters that no event of ours moves: there is no multicast, no virtual lane and no flow control.
-const STILL_PORT: [&str; 12] = [
+/// Port counters that no event of ours moves: there is no virtual lane and no flow control.
+const STILL_PORT: [&str; 10] = [
     "VL15_dropped",
     "excessive_buffer_overrun_errors",
     "link_error_recovery",
     "local_link_integrity_errors",
-    "multicast_rcv_packets",
-    "multicast_xmit_packets",
     "port_rcv_constraint_errors",
     "port_rcv_remote_physical_errors",
     "port_rcv_switch_relay_errors",
@@ -49,16 +47,23 @@ pub struct NicCounters {
     transport: Counters,
     discards: u64,
     link_downed: u64,
+    multicast: [u64; 2],
 }
 
 impl NicCounters {
     /// Adds what one lcore counted.
     pub fn add(&mut self, part: &NicSnapshot) {
         self.transport.add(&part.counters);
-        let discards = part.port.iter().filter(|(name, _)| DISCARDS.contains(name));
-        self.discards = discards.fold(self.discards, |sum, (_, n)| sum.wrapping_add(*n));
-        let downed = part.port.iter().filter(|(name, _)| *name == "link_downed");
-        self.link_downed = downed.fold(self.link_downed, |sum, (_, n)| sum.wrapping_add(*n));
+        for (name, n) in &part.port {
+            let sum = match *name {
+                "link_downed" => &mut self.link_downed,
+                "tx_multicast" => &mut self.multicast[0],
+                "rx_multicast" => &mut self.multicast[1],
+                name if DISCARDS.contains(&name) => &mut self.discards,
+                _ => continue,
+            };
+            *sum = sum.wrapping_add(*n);
+        }
     }
 
     /// Files of `hw_counters`.
@@ -70,14 +75,23 @@ impl NicCounters {
     /// Files of `counters`.
     pub fn port(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
         let c = &self.transport;
+        let [sent, received] = self.multicast;
         let moving = [
             // In units of four octets (IBTA 16.1.3.5, PortCounters).
             ("port_xmit_data", c.rdma_tx_bytes / 4),
             ("port_rcv_data", c.rdma_rx_bytes / 4),
             ("port_xmit_packets", c.rdma_tx_packets),
             ("port_rcv_packets", c.rdma_rx_packets),
-            ("unicast_xmit_packets", c.rdma_tx_packets),
-            ("unicast_rcv_packets", c.rdma_rx_packets),
+            (
+                "unicast_xmit_packets",
+                c.rdma_tx_packets.saturating_sub(sent),
+            ),
+            (
+                "unicast_rcv_packets",
+                c.rdma_rx_packets.saturating_sub(received),
+            ),
+            ("multicast_xmit_packets", sent),
+            ("multicast_rcv_packets", received),
             (
                 "port_rcv_errors",
                 c.rx_icrc_encapsulated.wrapping_add(c.rx_malformed),

@@ -163,6 +163,10 @@ pub struct Device {
     pub mws: u32,
     /// Shared receive queues.
     pub srqs: u32,
+    /// Address handles.
+    pub ahs: u32,
+    /// Multicast groups with members.
+    pub mcast_groups: u32,
     /// Queue pairs.
     pub qps: u32,
     /// Memory regions.
@@ -469,6 +473,8 @@ fn device(nic: &NicInfo, all: &[(u32, Snapshot)]) -> Device {
         cqs: parts().map(|n| n.cqs).sum(),
         mws: parts().map(|n| n.mws).sum(),
         srqs: parts().map(|n| n.srqs).sum(),
+        ahs: parts().map(|n| n.ahs).sum(),
+        mcast_groups: parts().map(|n| n.mcast_groups).sum(),
         qps: parts().map(|n| n.qps).sum(),
         mrs: parts().map(|n| n.mrs).sum(),
     }

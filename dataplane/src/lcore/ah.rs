@@ -17,6 +17,8 @@ pub struct Ah {
     pub context: ContextKey,
     /// PD handle.
     pub pd: u32,
+    /// Where it leads.
+    pub path: Path,
     /// Headers, without a destination QPN.
     pub template: HeaderTemplate,
 }
@@ -24,14 +26,25 @@ pub struct Ah {
 impl Ah {
     /// The handle for a path.
     pub fn new(context: ContextKey, pd: u32, path: &Path) -> Ah {
-        // One source port for a destination, so that its datagrams stay in order where routers spread flows.
-        let sport = udp_sport(path.flow_label, fold(path.sgid), fold(path.dgid));
         Ah {
             context,
             pd,
-            template: HeaderTemplate::new(path, sport, 0, PKEY),
+            path: *path,
+            template: headers(path),
         }
     }
+
+    /// The next hop has another MAC address.
+    pub fn set_dmac(&mut self, dmac: [u8; 6]) {
+        self.path.dmac = dmac;
+        self.template = headers(&self.path);
+    }
+}
+
+/// One source port for a destination, so that its datagrams stay in order where routers spread flows.
+fn headers(path: &Path) -> HeaderTemplate {
+    let sport = udp_sport(path.flow_label, fold(path.sgid), fold(path.dgid));
+    HeaderTemplate::new(path, sport, 0, PKEY)
 }
 
 /// 24 bits of a GID that differ between neighbours, and are not 0.

@@ -504,6 +504,10 @@ pub struct NicSnapshot {
     pub mws: u32,
     /// Shared receive queues.
     pub srqs: u32,
+    /// Address handles.
+    pub ahs: u32,
+    /// Multicast groups with members.
+    pub mcast_groups: u32,
     /// Queue pairs.
     pub qps: u32,
 }

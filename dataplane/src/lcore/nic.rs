@@ -106,6 +106,10 @@ pub struct NicCounts {
     pub rx_not_ours: u64,
     /// Dropped since the program's memory stood still (a page that it withholds, say).
     pub rx_memory_overrun: u64,
+    /// Received RoCE for a multicast group with members here.
+    pub rx_multicast: u64,
+    /// Sent to multicast groups.
+    pub tx_multicast: u64,
     /// Not sent for want of an mbuf; the peer sees a loss.
     pub tx_no_mbuf: u64,
     /// Not sent since the port took none for too long.

@@ -127,7 +127,7 @@ pub fn transmit(lcore: &mut Lcore, nic: u32, frames: &[Vec<u8>]) -> Result<Reply
     Ok(Reply::Done)
 }
 
-/// Serves [`super::message::Command::PeerMoved`]: queue pairs that sent to the old MAC address go on to the new one. What
+/// Serves [`super::message::Command::PeerMoved`]: queue pairs and address handles that sent to the old MAC address go on to the new one. What
 /// was built for the old one and is lost is sent again by the transport.
 pub fn peer_moved(
     lcore: &mut Lcore,
@@ -153,6 +153,12 @@ pub fn peer_moved(
             let sport = udp_sport(attr.path.flow_label, id.0, attr.dest_qpn);
             let template = HeaderTemplate::new(&attr.path, sport, attr.dest_qpn, 0xffff);
             qp.template = Some(template);
+        }
+    }
+    for ah in nic.ahs.iter_mut().flatten() {
+        let hop = network.next_hop(ah.path.dgid.to_ip());
+        if ah.path.dmac == moved.old && hop == NextHop::Ask(moved.address) {
+            ah.set_dmac(moved.new);
         }
     }
     Ok(Reply::Done)

@@ -31,6 +31,8 @@ pub fn counters(lcore: &Lcore) -> Snapshot {
             ("rx_others_dropped", c.rx_others_dropped),
             ("rx_not_ours", c.rx_not_ours),
             ("rx_memory_overrun", c.rx_memory_overrun),
+            ("rx_multicast", c.rx_multicast),
+            ("tx_multicast", c.tx_multicast),
             ("tx_no_mbuf", c.tx_no_mbuf),
             ("tx_queue_full", c.tx_queue_full),
             ("tx_memory_overrun", c.tx_memory_overrun),
@@ -56,6 +58,7 @@ pub fn snapshot(lcore: &Lcore, from: Cursor) -> Snapshot {
     let shared = &lcore.shared;
     for (nic, counted) in lcore.nics.iter().zip(&mut all.nics) {
         counted.srqs = nic.qps.srqs.len() as u32;
+        counted.mcast_groups = nic.groups.count().0 as u32;
     }
     for (_, context) in &shared.contexts {
         if let Some(counted) = all.nics.get_mut(context.nic) {
@@ -64,6 +67,7 @@ pub fn snapshot(lcore: &Lcore, from: Cursor) -> Snapshot {
             counted.mws += context.owned.mws.len() as u32;
             counted.cqs += context.owned.cqs.len() as u32;
             counted.pds += context.owned.pds.len() as u32;
+            counted.ahs += context.owned.ahs.len() as u32;
             counted.qps += context.qps.len() as u32;
         }
     }

@@ -80,8 +80,9 @@ pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
         {
             let counters = nic.engine.counters_mut();
             let (groups, pool) = (&mut nic.groups, &shared.pool);
-            if !multicast::arrived(groups, counters, pool, &parsed.packet, mbuf) {
-                nic.counts.rx_not_ours += 1;
+            match multicast::arrived(groups, counters, pool, &parsed.packet, mbuf) {
+                true => nic.counts.rx_multicast += 1,
+                false => nic.counts.rx_not_ours += 1,
             }
             continue;
         }

@@ -200,6 +200,8 @@ impl Daemon {
             mws: sum("mws"),
             cqs: sum("cqs"),
             srqs: sum("srqs"),
+            ahs: sum("ahs"),
+            mcast_groups: sum("mcast_groups"),
             qps: sum("qps"),
         }
     }
@@ -246,5 +248,7 @@ pub struct Objects {
     pub mws: u64,
     pub cqs: u64,
     pub srqs: u64,
+    pub ahs: u64,
+    pub mcast_groups: u64,
     pub qps: u64,
 }

@@ -103,3 +103,58 @@ fn a_bad_link_loses_and_doubles_datagrams_and_spoils_none() {
         "{delivered} of {sent}"
     );
 }
+
+/// Packets with random fields, half of them with the right Q_Key: what is no datagram for the QP does nothing, and every
+/// packet is accounted for.
+#[test]
+fn nothing_from_the_wire_upsets_it() {
+    let seed = 7;
+    let mut rng = Rng::new(seed);
+    let mut p = Pair::over(Faults::default(), seed);
+    let mut received = 0;
+    for round in 0..4_000 {
+        if rng.permille(300) {
+            let len = rng.below(u64::from(MTU)) as u32;
+            p.receive(1, round, len);
+        }
+        let opcode = match rng.permille(700) {
+            true => rng.pick(&[Opcode::UD_SEND_ONLY, Opcode::UD_SEND_ONLY_IMM]),
+            false => rng.pick(Opcode::ALL),
+        };
+        let (len, right) = (rng.below(4097) as usize, rng.permille(500));
+        let words: [u64; 4] = std::array::from_fn(|_| rng.next());
+        let to_all = rng.permille(20);
+        p.inject(1, |f| {
+            f.opcode = opcode;
+            f.psn = Psn::new(words[0] as u32);
+            f.solicited = words[1] & 1 != 0;
+            f.ack_req = words[1] & 2 != 0;
+            f.ext = ExtHeaders {
+                va: words[2],
+                rkey: words[0] as u32,
+                dma_len: words[3] as u32,
+                aeth: (words[0] >> 32) as u32,
+                imm_or_rkey: (words[1] >> 32) as u32,
+                qkey: if right { QKEY } else { words[2] as u32 },
+                src_qpn: words[3] as u32 & 0xff_ffff,
+                ..f.ext
+            };
+            f.payload = vec![round as u8; len];
+            if to_all {
+                f.dest_qpn = 0xff_ffff;
+            }
+        });
+        p.w.run();
+        for c in p.w.completions(1) {
+            assert_eq!((c.status, c.flags & WC_GRH), (WcStatus::Success, WC_GRH));
+            assert_eq!(c.byte_len, GRH + len as u32);
+            received += 1;
+        }
+    }
+    let c = p.counters(1);
+    let dropped = c.rx_qkey_violations + c.out_of_buffer + c.rx_dropped + c.rx_unknown_qp;
+    assert_eq!(received + dropped + c.resp_local_length_error, 4_000);
+    assert!(received > 100, "{received}");
+    assert_eq!(p.state(1), QpState::Rts);
+    assert!(p.w.sent_by(1).is_empty());
+}
