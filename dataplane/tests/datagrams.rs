@@ -138,6 +138,8 @@ fn what_is_wrong_with_a_datagram_or_its_address_is_said_as_verbs_do() {
     assert!(all.contains("datagram-too-long"), "{all}");
     let last = told("last");
     assert!(last.contains("names address handle"), "{last}");
+    assert!(last.contains("went from RTS to SQE"), "{last}");
+    assert!(last.contains("SEND of 10 bytes"), "{last}");
 }
 
 const SOURCES: [&str; 2] = ["datagram_check.c", "../../verbs-shim/tests/verbs_end.c"];

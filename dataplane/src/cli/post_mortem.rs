@@ -103,8 +103,8 @@ pub(super) fn list(out: &mut impl Write, reply: &PostMortemsReply) -> io::Result
             format!("{:#08x}", r.qpn),
             r.pid.to_string(),
             r.program.clone(),
-            r.remote.clone(),
-            format!("{:#08x}", r.remote_qpn),
+            peer(r).0,
+            peer(r).1,
             r.cause.name.clone(),
         ]);
     }
@@ -156,10 +156,11 @@ pub(super) fn notes(out: &mut impl Write, notes: &[String]) -> io::Result<()> {
 pub(super) fn full(out: &mut impl Write, r: &Record) -> io::Result<()> {
     writeln!(
         out,
-        "queue pair {:#08x} of {} went from {} to ERR {} ago",
+        "queue pair {:#08x} of {} went from {} to {} {} ago",
         r.qpn,
         r.device,
         r.state,
+        r.to,
         duration(r.age_ns)
     )?;
     let program = if r.program.is_empty() {
@@ -178,14 +179,10 @@ pub(super) fn full(out: &mut impl Write, r: &Record) -> io::Result<()> {
     for hint in &r.hints {
         field(out, "hint", hint)?;
     }
-    field(
-        out,
-        "path",
-        &format!(
-            "{} to {} queue pair {:#08x}, path MTU {}",
-            r.local, r.remote, r.remote_qpn, r.path_mtu
-        ),
-    )?;
+    // Datagrams go anywhere, and nobody acknowledges them.
+    if r.transport != "UD" {
+        path(out, r)?;
+    }
     if let Some(q) = &r.request {
         let psns = match q.packets {
             0 => String::new(),
@@ -204,6 +201,55 @@ pub(super) fn full(out: &mut impl Write, r: &Record) -> io::Result<()> {
             ),
         )?;
     }
+    if r.transport != "UD" {
+        progress(out, r)?;
+    }
+    field(
+        out,
+        "packets",
+        &format!(
+            "{} sent, {} of them again; {} requests and {} responses received",
+            r.sent, r.resent, r.requests_received, r.responses_received
+        ),
+    )?;
+    let counters: Vec<String> = r
+        .counters
+        .iter()
+        .map(|(name, n)| format!("{name} {n}"))
+        .collect();
+    if !counters.is_empty() {
+        field(out, "counters", &counters.join(", "))?;
+    }
+    writeln!(out, "  last packets, before the end:")?;
+    let mut table = Table::new(&["  ", ">when", "event", "packet", ">psn", ""]);
+    for l in &r.journal {
+        table.row(row(l));
+    }
+    table.write(out, "    none")
+}
+
+/// Address and number of the peer; a queue pair for datagrams has none.
+fn peer(r: &Record) -> (String, String) {
+    match r.transport.as_str() {
+        "UD" => ("-".into(), "-".into()),
+        _ => (r.remote.clone(), format!("{:#08x}", r.remote_qpn)),
+    }
+}
+
+/// From where to where.
+fn path(out: &mut impl Write, r: &Record) -> io::Result<()> {
+    field(
+        out,
+        "path",
+        &format!(
+            "{} to {} queue pair {:#08x}, path MTU {}",
+            r.local, r.remote, r.remote_qpn, r.path_mtu
+        ),
+    )
+}
+
+/// How far its requests came, and what it waited for.
+fn progress(out: &mut impl Write, r: &Record) -> io::Result<()> {
     field(
         out,
         "PSNs",
@@ -236,29 +282,7 @@ pub(super) fn full(out: &mut impl Write, r: &Record) -> io::Result<()> {
                 false => format!("{} of {} retries left", r.retries_left, r.retry_cnt),
             }
         ),
-    )?;
-    field(
-        out,
-        "packets",
-        &format!(
-            "{} sent, {} of them again; {} requests and {} responses received",
-            r.sent, r.resent, r.requests_received, r.responses_received
-        ),
-    )?;
-    let counters: Vec<String> = r
-        .counters
-        .iter()
-        .map(|(name, n)| format!("{name} {n}"))
-        .collect();
-    if !counters.is_empty() {
-        field(out, "counters", &counters.join(", "))?;
-    }
-    writeln!(out, "  last packets, before the end:")?;
-    let mut table = Table::new(&["  ", ">when", "event", "packet", ">psn", ""]);
-    for l in &r.journal {
-        table.row(row(l));
-    }
-    table.write(out, "    none")
+    )
 }
 
 fn row(l: &Line) -> Vec<String> {

@@ -24,7 +24,7 @@ pub struct PostMortemsReply {
     pub refused: Vec<RefusedQp>,
 }
 
-/// One queue pair that went to ERR.
+/// One queue pair that went to ERR, or SQE.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     /// Its device.
@@ -37,8 +37,12 @@ pub struct Record {
     pub age_ns: u64,
     /// Its number.
     pub qpn: u32,
+    /// Its transport: RC, UC or UD.
+    pub transport: String,
     /// Its state before.
     pub state: String,
+    /// Its state since: ERR, or SQE where only the send queue stopped.
+    pub to: String,
     /// Process of its program.
     pub pid: u32,
     /// Name of its program.
@@ -166,7 +170,9 @@ fn record(report: &PostMortemReport) -> Record {
         unix_ms: unix_ms(report.age),
         age_ns: report.age.0,
         qpn: r.qp.0,
+        transport: format!("{:?}", r.qp_type).to_uppercase(),
         state: format!("{:?}", r.state).to_uppercase(),
+        to: format!("{:?}", r.to).to_uppercase(),
         pid: r.owner.pid,
         program: r.owner.name(),
         local: attr.path.sgid.to_ip().to_string(),

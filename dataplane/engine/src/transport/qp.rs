@@ -156,7 +156,8 @@ impl Qp {
         }
         // Who gives up a QP that was never connected has nothing to explain.
         if self.can_receive() || !cause.is_orderly() {
-            env.post_mortems.record(self, cause, env.now, env.counters);
+            env.post_mortems
+                .record(self, QpState::Err, cause, env.now, env.counters);
         }
         self.state = QpState::Err;
         self.req.quiet(env.timers, self.slot);
@@ -173,7 +174,9 @@ impl Qp {
         if self.reliable {
             return self.fail(cause, env);
         }
-        env.post_mortems.record(self, cause, env.now, env.counters);
+        env.post_mortems
+            .record(self, QpState::Sqe, cause, env.now, env.counters);
+        self.cold.journal.recorded();
         self.state = QpState::Sqe;
         env.lists.work.push(self.slot);
     }

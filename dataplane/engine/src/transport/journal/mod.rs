@@ -296,7 +296,12 @@ impl Journal {
         self.astray.get_or_insert(Astray { psn, syndrome });
     }
 
-    /// The request because of which the QP is about to fail; the first one traffic.
+    /// The failure is in a record, and the QP lives on: the next one is another.
+    pub fn recorded(&mut self) {
+        self.failed = None;
+    }
+
+    /// The request because of which the QP is about to fail; the first one counts.
     pub fn fails(&mut self, request: FailedRequest) {
         self.failed.get_or_insert(request);
     }

@@ -8,7 +8,7 @@ use crate::time::Nanos;
 use crate::transport::Engine;
 use crate::transport::qp::Qp;
 use crate::transport::qp_table::QpTable;
-use crate::verbs::{QpAttr, QpId, QpState, WcStatus, WrOpcode};
+use crate::verbs::{QpAttr, QpId, QpState, QpType, WcStatus, WrOpcode};
 use crate::wire::{Gid, Psn};
 
 /// Records of QPs that failed.
@@ -154,8 +154,12 @@ pub struct PostMortem {
     pub qp: QpId,
     /// Its program.
     pub owner: Owner,
+    /// Its transport.
+    pub qp_type: QpType,
     /// Its state before.
     pub state: QpState,
+    /// Its state since: ERR, or SQE where only the send queue stopped.
+    pub to: QpState,
     /// Its attributes: peer, path, timers, retries.
     pub attr: QpAttr,
     /// Oldest PSN not acknowledged.
@@ -199,7 +203,7 @@ impl PostMortem {
             && self.counters.roce_adp_retrans_to > 0
     }
 
-    fn of(qp: &Qp, cause: Cause, now: Nanos, counters: &Counters) -> PostMortem {
+    fn of(qp: &Qp, to: QpState, cause: Cause, now: Nanos, counters: &Counters) -> PostMortem {
         let j: &Journal = &qp.cold.journal;
         let request = j.failed.or_else(|| qp.req.oldest());
         PostMortem {
@@ -207,7 +211,9 @@ impl PostMortem {
             at: now,
             qp: qp.id,
             owner: j.owner,
+            qp_type: qp.cold.init.qp_type,
             state: qp.state,
+            to,
             attr: qp.cold.attr,
             unacked: qp.req.una,
             next: qp.req.snd,
@@ -256,11 +262,18 @@ impl PostMortems {
         }
     }
 
-    /// Keeps a record of `qp`, which is about to leave its state.
+    /// Keeps a record of `qp`, which is about to leave its state for `to`.
     #[cold]
-    pub(crate) fn record(&mut self, qp: &Qp, cause: Cause, now: Nanos, counters: &Counters) {
+    pub(crate) fn record(
+        &mut self,
+        qp: &Qp,
+        to: QpState,
+        cause: Cause,
+        now: Nanos,
+        counters: &Counters,
+    ) {
         self.last += 1;
-        let mut record = PostMortem::of(qp, cause, now, counters);
+        let mut record = PostMortem::of(qp, to, cause, now, counters);
         record.number = self.last;
         let (records, room) = match cause.is_orderly() {
             true => (&mut self.orderly, ORDERLY),
@@ -323,7 +336,7 @@ impl Engine {
     pub fn bury_qp(&mut self, qp: QpId, now: Nanos) {
         if let Some(qp) = self.qps.get(qp).filter(|qp| qp.can_receive()) {
             self.post_mortems
-                .record(qp, Cause::Closed, now, &self.counters);
+                .record(qp, QpState::Err, Cause::Closed, now, &self.counters);
         }
     }
 
