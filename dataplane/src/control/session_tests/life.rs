@@ -329,7 +329,11 @@ fn device_and_port_are_described_truthfully() {
         (16, 16),
         "max_qp_rd_atom, max_qp_init_rd_atom"
     );
-    assert_eq!(at(17), 1, "atomic_cap: of this device");
+    assert_eq!(
+        (at(17), at(20)),
+        (1, 1 << 16),
+        "atomic_cap: the device's own, max_mw"
+    );
     assert_eq!(
         (at(29), at(30), at(31)),
         (1 << 16, 1 << 15, 32),

@@ -415,17 +415,6 @@ fn query_shows_what_was_set_and_where_the_psns_are() {
 }
 
 #[test]
-fn only_rc_is_made() {
-    let mut b = Bench::new();
-    let init = QpInit {
-        qp_type: QpType::Ud,
-        ..default_init()
-    };
-    let made = b.node(0).engine.create_qp(&init);
-    assert!(matches!(made, Err(QpError::Unsupported(_))));
-}
-
-#[test]
 fn qps_share_the_link_fairly() {
     let mut b = Bench::with_config(EngineConfig {
         window: 256,
