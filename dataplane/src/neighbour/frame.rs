@@ -1,9 +1,15 @@
 //! Frames of neighbour resolution: from their parts to bytes. What is received is parsed by the engine's `wire`.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use roceline_engine::wire::ethernet::{self, Mac};
 use roceline_engine::wire::{arp, icmp, icmpv6, ipv4, ipv6};
+
+use super::cache::Probe;
+use super::network::Network;
+
+/// All nodes on the link (RFC 4291 section 2.7.1).
+pub const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
 /// To everybody on the link.
 pub const BROADCAST: Mac = [0xff; 6];
@@ -151,6 +157,88 @@ pub fn echo_reply_v6(frame: &[u8], own: Mac, is_own: impl Fn(Ipv6Addr) -> bool) 
         ethernet::TYPE_IPV6,
         &packet,
     )))
+}
+
+/// A request for a peer's MAC address.
+pub fn request(net: &Network, probe: Probe, mark: Mark) -> Option<Vec<u8>> {
+    match (net.source_for(probe.target)?, probe.target) {
+        (IpAddr::V4(own), IpAddr::V4(target)) => {
+            let packet = arp::Repr {
+                operation: arp::Operation::Request,
+                sender_mac: net.mac,
+                sender_ip: own,
+                target_mac: [0; 6],
+                target_ip: target,
+            };
+            Some(arp(probe.mac.unwrap_or(BROADCAST), &packet, mark))
+        }
+        (IpAddr::V6(own), IpAddr::V6(target)) => {
+            let message = icmpv6::Repr::Solicitation {
+                target,
+                source_mac: Some(net.mac),
+            };
+            let group = icmpv6::solicited_node(target);
+            let to = match probe.mac {
+                Some(mac) => (mac, target),
+                None => (icmpv6::multicast_mac(group), group),
+            };
+            Some(nd((net.mac, own), to, &message, mark))
+        }
+        _ => None,
+    }
+}
+
+/// Does anybody have our address? (RFC 5227 section 2.1.1, RFC 4862 section 5.4.2)
+pub fn look_for(mac: Mac, ip: IpAddr, mark: Mark) -> Vec<u8> {
+    match ip {
+        IpAddr::V4(ip) => {
+            let probe = arp::Repr {
+                operation: arp::Operation::Request,
+                sender_mac: mac,
+                sender_ip: Ipv4Addr::UNSPECIFIED,
+                target_mac: [0; 6],
+                target_ip: ip,
+            };
+            arp(BROADCAST, &probe, mark)
+        }
+        IpAddr::V6(ip) => {
+            let group = icmpv6::solicited_node(ip);
+            let probe = icmpv6::Repr::Solicitation {
+                target: ip,
+                source_mac: None,
+            };
+            let to = (icmpv6::multicast_mac(group), group);
+            nd((mac, Ipv6Addr::UNSPECIFIED), to, &probe, mark)
+        }
+    }
+}
+
+/// We have this address: a gratuitous ARP request (RFC 5227 section 2.3), an unsolicited advertisement (RFC 4861 section
+/// 7.2.6).
+pub fn announce(mac: Mac, ip: IpAddr, mark: Mark) -> Vec<u8> {
+    match ip {
+        IpAddr::V4(ip) => {
+            let packet = arp::Repr {
+                operation: arp::Operation::Request,
+                sender_mac: mac,
+                sender_ip: ip,
+                target_mac: [0; 6],
+                target_ip: ip,
+            };
+            arp(BROADCAST, &packet, mark)
+        }
+        IpAddr::V6(ip) => {
+            let message = icmpv6::Repr::Advertisement {
+                target: ip,
+                target_mac: Some(mac),
+                router: false,
+                solicited: false,
+                overrides: true,
+            };
+            let to = (icmpv6::multicast_mac(ALL_NODES), ALL_NODES);
+            nd((mac, ip), to, &message, mark)
+        }
+    }
 }
 
 /// Whether an address can be that of one host.

@@ -19,6 +19,7 @@ mod network;
 mod node;
 mod own;
 pub mod pipe;
+mod rate;
 pub mod service;
 
 use std::net::IpAddr;

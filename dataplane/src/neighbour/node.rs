@@ -10,21 +10,25 @@ use roceline_engine::Nanos;
 use roceline_engine::wire::ethernet::{self, Mac};
 use roceline_engine::wire::{arp, icmp, icmpv6, ipv4, ipv6};
 
-use super::cache::{Cache, Heard, Learned, Probe, State};
-use super::frame::{self, BROADCAST, Mark};
+use super::cache::{Cache, Heard, Learned, State};
+use super::frame::{self, Mark};
 use super::network::Network;
 use super::own::{Claim, OwnAddresses, Say};
+use super::rate::{Bucket, Rate};
 
 pub use super::cache::Lookup;
 
-/// Echo replies of a NIC in a second: `ping` is for people, and a flood of requests shall not be doubled.
-const ECHO_RATE: u64 = 1000;
-const ECHO_INTERVAL: Nanos = Nanos(1_000_000_000 / ECHO_RATE);
-/// Echo replies that may come at once.
-const ECHO_BURST: u64 = 100;
-
-/// All nodes on the link (RFC 4291 section 2.7.1).
-const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+/// Echo replies of a NIC: 1000 in a second, 100 at once. `ping` is for people, and a flood of requests shall not be
+/// doubled.
+const ECHOES: Rate = Rate {
+    interval: Nanos::from_millis(1),
+    burst: 100,
+};
+/// MAC addresses that change: for each the lcore looks at all queue pairs, and a forger may claim a thousand peers' in turn.
+const MOVES: Rate = Rate {
+    interval: Nanos::from_millis(100),
+    burst: 10,
+};
 
 /// What a NIC counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -118,8 +122,8 @@ pub struct Node {
     /// By which it knows its own frames.
     mark: Mark,
     up: bool,
-    /// When the bucket of echo replies was, or will be, full to the last reply: a virtual schedule (GCRA).
-    echo_at: Nanos,
+    echoes: Bucket,
+    moves: Bucket,
     counts: Counts,
 }
 
@@ -133,7 +137,8 @@ impl Node {
             // The standard library's hasher is keyed with random numbers.
             mark: RandomState::new().build_hasher().finish().to_ne_bytes(),
             up: false,
-            echo_at: Nanos::ZERO,
+            echoes: Bucket::default(),
+            moves: Bucket::default(),
             counts: Counts::default(),
         }
     }
@@ -198,7 +203,7 @@ impl Node {
             ..
         } = self;
         out.changed |= cache.timers(now, |probe| {
-            if let Some(frame) = request(net, probe, *mark) {
+            if let Some(frame) = frame::request(net, probe, *mark) {
                 counts.tx_requests += 1;
                 out.frames.push(frame);
             }
@@ -206,8 +211,8 @@ impl Node {
         own.timers(now, |say| {
             counts.tx_requests += 1;
             out.frames.push(match say {
-                Say::Probe(ip) => look_for(net.mac, ip, *mark),
-                Say::Announce(ip) => announce(net.mac, ip, *mark),
+                Say::Probe(ip) => frame::look_for(net.mac, ip, *mark),
+                Say::Announce(ip) => frame::announce(net.mac, ip, *mark),
             });
         });
     }
@@ -244,12 +249,11 @@ impl Node {
 
     fn echo(&mut self, reply: Option<Vec<u8>>, now: Nanos, out: &mut Outbox) {
         let Some(reply) = reply else { return };
-        let earliest = now.saturating_sub(Nanos(ECHO_INTERVAL.0 * (ECHO_BURST - 1)));
-        if self.echo_at > now {
+        if !self.echoes.allows(now) {
             self.counts.echo_limited += 1;
             return;
         }
-        self.echo_at = self.echo_at.max(earliest) + ECHO_INTERVAL;
+        self.echoes.take(&ECHOES, now);
         self.counts.echo_replies += 1;
         out.frames.push(reply);
     }
@@ -389,7 +393,7 @@ impl Node {
         }
         // Who has no address yet listens to all nodes (RFC 4861 section 7.2.4).
         let (to_mac, to) = match tries {
-            true => (icmpv6::multicast_mac(ALL_NODES), ALL_NODES),
+            true => (icmpv6::multicast_mac(frame::ALL_NODES), frame::ALL_NODES),
             false => (mac, src),
         };
         let reply = icmpv6::Repr::Advertisement {
@@ -408,17 +412,20 @@ impl Node {
         ));
     }
 
-    fn learn(&mut self, address: IpAddr, heard: Heard, now: Nanos, out: &mut Outbox) {
+    fn learn(&mut self, address: IpAddr, mut heard: Heard, now: Nanos, out: &mut Outbox) {
         // The configuration knows better.
         if self.net.known.contains_key(&address) {
             return;
         }
+        // Beyond the rate a change only casts doubt: whoever uses the entry asks the peer.
+        heard.overrides &= self.moves.allows(now);
         match self.cache.hear(address, heard, now) {
             Learned::Nothing => {}
             Learned::Found => out.changed = true,
             Learned::Full => self.counts.full += 1,
             Learned::Moved(old) => {
                 self.counts.moved += 1;
+                self.moves.take(&MOVES, now);
                 let new = heard.mac;
                 out.moved.push(Moved { address, old, new });
             }
@@ -431,7 +438,8 @@ impl Node {
             out.conflicts.push((ip, mac));
             // What it says is no news to others: only a station that was misled listens.
             self.counts.tx_requests += 1;
-            out.frames.push(announce(self.net.mac, ip, self.mark));
+            out.frames
+                .push(frame::announce(self.net.mac, ip, self.mark));
         }
     }
 }
@@ -442,88 +450,6 @@ fn is_group(mac: Mac) -> bool {
 
 fn is_station(mac: Mac) -> bool {
     !is_group(mac) && mac != [0; 6]
-}
-
-/// A request for a peer's MAC address.
-fn request(net: &Network, probe: Probe, mark: Mark) -> Option<Vec<u8>> {
-    match (net.source_for(probe.target)?, probe.target) {
-        (IpAddr::V4(own), IpAddr::V4(target)) => {
-            let packet = arp::Repr {
-                operation: arp::Operation::Request,
-                sender_mac: net.mac,
-                sender_ip: own,
-                target_mac: [0; 6],
-                target_ip: target,
-            };
-            Some(frame::arp(probe.mac.unwrap_or(BROADCAST), &packet, mark))
-        }
-        (IpAddr::V6(own), IpAddr::V6(target)) => {
-            let message = icmpv6::Repr::Solicitation {
-                target,
-                source_mac: Some(net.mac),
-            };
-            let group = icmpv6::solicited_node(target);
-            let to = match probe.mac {
-                Some(mac) => (mac, target),
-                None => (icmpv6::multicast_mac(group), group),
-            };
-            Some(frame::nd((net.mac, own), to, &message, mark))
-        }
-        _ => None,
-    }
-}
-
-/// Does anybody have our address? (RFC 5227 section 2.1.1, RFC 4862 section 5.4.2)
-fn look_for(mac: Mac, ip: IpAddr, mark: Mark) -> Vec<u8> {
-    match ip {
-        IpAddr::V4(ip) => {
-            let probe = arp::Repr {
-                operation: arp::Operation::Request,
-                sender_mac: mac,
-                sender_ip: Ipv4Addr::UNSPECIFIED,
-                target_mac: [0; 6],
-                target_ip: ip,
-            };
-            frame::arp(BROADCAST, &probe, mark)
-        }
-        IpAddr::V6(ip) => {
-            let group = icmpv6::solicited_node(ip);
-            let probe = icmpv6::Repr::Solicitation {
-                target: ip,
-                source_mac: None,
-            };
-            let to = (icmpv6::multicast_mac(group), group);
-            frame::nd((mac, Ipv6Addr::UNSPECIFIED), to, &probe, mark)
-        }
-    }
-}
-
-/// We have this address: a gratuitous ARP request (RFC 5227 section 2.3), an unsolicited advertisement (RFC 4861 section
-/// 7.2.6).
-fn announce(mac: Mac, ip: IpAddr, mark: Mark) -> Vec<u8> {
-    match ip {
-        IpAddr::V4(ip) => {
-            let packet = arp::Repr {
-                operation: arp::Operation::Request,
-                sender_mac: mac,
-                sender_ip: ip,
-                target_mac: [0; 6],
-                target_ip: ip,
-            };
-            frame::arp(BROADCAST, &packet, mark)
-        }
-        IpAddr::V6(ip) => {
-            let message = icmpv6::Repr::Advertisement {
-                target: ip,
-                target_mac: Some(mac),
-                router: false,
-                solicited: false,
-                overrides: true,
-            };
-            let to = (icmpv6::multicast_mac(ALL_NODES), ALL_NODES);
-            frame::nd((mac, ip), to, &message, mark)
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 /* Threads and episodes.
  *
- *   soak [--seed N] [--seconds N] [--threads N] [--devices A,B] [--episode SEED] [--mrs N] [--forever]
+ *   soak [--seed N] [--seconds N] [--threads N] [--devices A,B] [--episode SEED] [--mrs N]
  *
  * Each thread runs one episode after the other: it makes two ends on random devices (perhaps the same), up to four queue
  * pairs between them, random memory and completion queues, lets requests flow for a while, checks all, and destroys it all in
@@ -433,7 +433,6 @@ int main(int argc, char **argv)
 		contexts[i] = open_device(options.device[i]);
 	deadline = begin + options.seconds * 1000;
 	for (unsigned i = 0; i < options.threads; i++) {
-		/* An episode by its number is the first draw's result, not its seed. */
 		workers[i].chance.state = options.seed * 0x1000003 + i;
 		if (options.episode)
 			continue;

@@ -1,3 +1,5 @@
+use super::super::cache::Probe;
+use super::frame::{ALL_NODES, BROADCAST, announce, look_for, request};
 use super::*;
 
 const OWN: Mac = [2, 0x52, 0x4c, 0, 0, 1];
@@ -180,6 +182,26 @@ fn a_gratuitous_arp_moves_a_peer_and_static_neighbours_stay() {
         assert_eq!(out.moved, if last == 9 { vec![moved] } else { vec![] });
     }
     assert_eq!(node.entries(NOW).count(), 1);
+}
+
+#[test]
+fn a_forger_moves_no_more_than_ten_peers_at_once() {
+    let mut node = settled();
+    let address = |last: u32| format!("10.0.0.{last}");
+    for last in 2..202 {
+        let frame = request_of(PEER, &address(last), "10.0.0.1");
+        hear(&mut node, &frame, NOW);
+    }
+    let mut forge = |mac: u8, now| -> usize {
+        let forged =
+            (2..202).map(|last| request_of([2, 0, 0, 0, 9, mac], &address(last), &address(last)));
+        forged
+            .map(|frame| hear(&mut node, &frame, now).moved.len())
+            .sum()
+    };
+    assert_eq!(forge(1, NOW + ms(2000)), 10);
+    assert_eq!(forge(2, NOW + ms(2000)), 0);
+    assert_eq!(forge(3, NOW + ms(2300)), 3);
 }
 
 #[test]
