@@ -286,10 +286,11 @@ fn data_flows(pair: &mut Pair, from_mapped: usize, to_mapped: usize) {
             remote,
             Some(&[9; 8]),
         );
+        // The WRITE behind it covers what it changes. Behind the READ it could overtake that (IBTA 10.8.3.3: no order
+        // without a fence).
+        producer.post_fetch_add(qp, answer, remote);
         producer.post_send(qp, WrOpcode::Write, SIGNALED, local(LEN), remote, None);
         producer.post_send(qp, WrOpcode::Read, SIGNALED, local(LEN), remote, None);
-        // The message behind it covers what it changes.
-        producer.post_fetch_add(qp, answer, remote);
         producer.post_send(qp, WrOpcode::Send, SIGNALED, local(LEN), remote, None);
         producer.ring(qp);
         let (mut sent, mut received) = (0, 0);
