@@ -235,6 +235,7 @@ fn complete(nic: &mut Nic, shared: &mut Shared, c: &Completion) {
             qp_num: c.qp.0,
             src_qp: c.src_qp,
             wc_flags: c.flags,
+            sl: c.sl,
             ..Cqe::default()
         };
         let origin = Origin {

@@ -172,6 +172,5 @@ fn ucx_on_connections_and_datagrams() {
     let few = env::var("ROCELINE_MATRIX").as_deref() != Ok("full");
     let mut runs = runs(few);
     filter(&mut runs);
-    runs.retain(|run| run.transport == "rc_verbs");
     run_all(&mut daemon, &runs, run_one);
 }

@@ -210,7 +210,7 @@ pub struct Cqe {
     pub pkey_index: u16,
     /// Zero on RoCE.
     pub slid: u16,
-    /// Service level.
+    /// UD receive: which headers the packet had, as ConnectX NICs tell it here.
     pub sl: u8,
     /// Zero on RoCE.
     pub dlid_path_bits: u8,

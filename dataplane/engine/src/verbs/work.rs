@@ -238,6 +238,11 @@ pub enum WcOpcode {
 
 /// `IBV_WC_WITH_IMM`.
 pub const WC_WITH_IMM: u32 = 2;
+/// Where a service level would be, ConnectX NICs tell which headers a datagram had, as IBTA A17.4.5.1 wants it told: bit 3 for
+/// UDP, then 2 for IPv4 and 1 for IPv6. UCX takes datagrams by it.
+pub const SL_IPV4: u8 = 0xa;
+/// The same for IPv6.
+pub const SL_IPV6: u8 = 0x9;
 /// `IBV_WC_GRH`.
 pub const WC_GRH: u32 = 1;
 /// `IBV_WC_WITH_INV`.
@@ -268,6 +273,8 @@ pub struct Completion {
     pub imm_or_rkey: u32,
     /// UD receive: QPN of the sender.
     pub src_qp: u32,
+    /// UD receive: [`SL_IPV4`] or [`SL_IPV6`].
+    pub sl: u8,
     /// The message had its SE bit set (receive), so a solicited-only channel fires. Errors fire always.
     pub solicited: bool,
 }

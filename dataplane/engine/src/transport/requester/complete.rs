@@ -93,6 +93,7 @@ pub(super) fn report(qp: &mut Qp, status: WcStatus, env: &mut Env<'_>) {
         flags: 0,
         imm_or_rkey: 0,
         src_qp: 0,
+        sl: 0,
         solicited: false,
     }));
 }

@@ -1,7 +1,7 @@
 //! Datagrams in: each fills a receive request, behind the 40 bytes that tell where it came from, or is dropped without a word
 //! (IBTA 9.8.3). Neither PSNs nor order matter.
 
-use super::effects::{Effect, Kind, Received, drain};
+use super::effects::{Effect, Kind, Received, Sender, drain};
 use crate::descriptor::{Place, PlaceKind, Side};
 use crate::memory::Access;
 use crate::transport::env::{Env, count};
@@ -79,7 +79,10 @@ pub(crate) fn on_datagram<Q: RecvQueues>(
         invalidate: None,
         opcode: WcOpcode::Recv,
         solicited: packet.solicited,
-        from: Some(packet.ext.src_qpn),
+        from: Some(Sender {
+            qpn: packet.ext.src_qpn,
+            ipv4: packet.src.ipv4().is_some(),
+        }),
     };
     r.effects.push(Effect {
         placing: true,

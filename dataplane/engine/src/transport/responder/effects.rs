@@ -6,8 +6,8 @@ use crate::transport::env::{Env, count};
 use crate::transport::journal::{Cause, FailedRequest};
 use crate::transport::qp::Qp;
 use crate::verbs::{
-    AsyncKind, Completion, Event, Fault, QpState, RecvQueues, WC_GRH, WC_WITH_IMM, WC_WITH_INV,
-    WcOpcode, WcStatus,
+    AsyncKind, Completion, Event, Fault, QpState, RecvQueues, SL_IPV4, SL_IPV6, WC_GRH,
+    WC_WITH_IMM, WC_WITH_INV, WcOpcode, WcStatus,
 };
 use crate::wire::Psn;
 use crate::wire::aeth::Syndrome;
@@ -40,8 +40,15 @@ pub(super) struct Received {
     pub invalidate: Option<u32>,
     pub opcode: WcOpcode,
     pub solicited: bool,
-    /// QPN of the sender of a datagram, which lies behind its GRH area.
-    pub from: Option<u32>,
+    /// The sender of a datagram, which lies behind its GRH area.
+    pub from: Option<Sender>,
+}
+
+/// Who sent a datagram, as far as its completion says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sender {
+    pub qpn: u32,
+    pub ipv4: bool,
 }
 
 /// One entry.
@@ -362,9 +369,9 @@ pub(super) fn complete(qp: &mut Qp, received: &Received, status: WcStatus, env: 
         (None, Some(key)) if ok => (WC_WITH_INV, key),
         _ => (0, 0),
     };
-    let grh = match received.from {
-        Some(_) if ok => WC_GRH,
-        _ => 0,
+    let (grh, sl) = match received.from {
+        Some(sender) if ok => (WC_GRH, if sender.ipv4 { SL_IPV4 } else { SL_IPV6 }),
+        _ => (0, 0),
     };
     env.out.events.push(Event::Completion(Completion {
         qp: qp.id,
@@ -377,7 +384,8 @@ pub(super) fn complete(qp: &mut Qp, received: &Received, status: WcStatus, env: 
         byte_len: if ok { received.byte_len } else { 0 },
         flags: flags | grh,
         imm_or_rkey,
-        src_qp: received.from.unwrap_or(0),
+        src_qp: received.from.map_or(0, |sender| sender.qpn),
+        sl,
         solicited: received.solicited,
     }));
 }

@@ -32,6 +32,7 @@ fn a_datagram_arrives_behind_its_grh_with_sender_immediate_and_solicited() {
         flags: WC_GRH | WC_WITH_IMM,
         imm_or_rkey: 0x0100_feca,
         src_qp: p.ids[0].0,
+        sl: SL_IPV4,
         solicited: true,
     };
     assert_eq!(got, [want]);
