@@ -185,12 +185,18 @@ const INTO_THE_VOID: &str = r#"
 name = "roce0"
 addresses = ["10.77.0.1/24"]
 port = "vdev:net_null0,no-rx=1"
+[[nic.neighbor]]
+ip = "10.77.0.2"
+mac = "02:52:4c:4d:00:02"
 
 [[nic]]
 name = "roce1"
 addresses = ["10.77.0.2/24"]
 port = "vdev:net_null1,no-rx=1"
 retransmission = "adaptive"
+[[nic.neighbor]]
+ip = "10.77.0.1"
+mac = "02:52:4c:4d:00:01"
 "#;
 
 /// ibv_rc_pingpong has an ACK timeout of 67 ms and seven retries: the one profile spends them one by one, the other

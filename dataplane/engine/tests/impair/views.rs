@@ -95,10 +95,10 @@ fn broken_frames_are_seen_as_far_as_they_go() {
     }
     // Neither checksum nor ICRC nor opcode need be right.
     let mut odd = whole.clone();
-    odd[42] = 0x1c;
+    odd[42] = 0x1e;
     odd[24] ^= 1;
     let v = view(&odd);
-    assert_eq!(v.roce.map(|r| (r.opcode, r.dest_qpn)), Some((0x1c, QPN)));
+    assert_eq!(v.roce.map(|r| (r.opcode, r.dest_qpn)), Some((0x1e, QPN)));
     assert_eq!((v.opcode(), v.classes), (None, ClassSet::of(Class::Roce)));
     // Ethernet padding is no part of the datagram.
     let mut padded = whole.clone();
