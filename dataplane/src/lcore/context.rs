@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::mpsc::SyncSender;
 
-use roceline_abi::layout::{ARM_NEXT, ARM_NONE, ARM_OFFSET, ARM_SOLICITED};
+use roceline_abi::layout::{ARM_NEXT, ARM_NONE, ARM_OFFSET, ARM_SOLICITED, QP_SLOT_SHIFT};
+use roceline_abi::objects::close_sends;
 use roceline_engine::memory::{Access, MrInfo};
 use roceline_engine::verbs::{MAX_SGE, QpId, RecvQueues, RecvWr};
 use roceline_engine::wire::{HeaderTemplate, Psn};
@@ -182,6 +183,13 @@ impl Context {
             self.events = EventTurn::Due;
             due.push_back(key);
         }
+    }
+
+    /// Tells its program whether the QP with this handle takes no sends. Nobody but the lcore says so, which knows in which
+    /// state the QP is: another thread's word could come after the QP has failed.
+    pub fn close_sends(&self, handle: u32, closed: bool) {
+        let index = handle & ((1 << QP_SLOT_SHIFT) - 1);
+        close_sends(&self.file.view(), index, closed);
     }
 
     /// Notes that a channel has events to be written.

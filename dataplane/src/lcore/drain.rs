@@ -6,8 +6,6 @@
 //! nothing of its QP and side waits for that thread, or it would overtake what came before it. For the same reason the
 //! payload of a READ response is fetched by the thread while requests before it are being placed there.
 
-use roceline_abi::layout::QP_SLOT_SHIFT;
-use roceline_abi::objects::close_sends;
 use roceline_abi::queue::{Cqe, Origin};
 use roceline_engine::verbs::{AsyncKind, Completion, Event, QpId, WcStatus};
 use roceline_engine::wire::{atomic_eth, icrc};
@@ -322,8 +320,7 @@ fn failed(nic: &mut Nic, shared: &mut Shared, id: QpId, status: WcStatus) {
         shared.taps.qp_failed(nic, id, status);
     }
     if let Some(qp) = nic.qps.get(id) {
-        let index = qp.handle & ((1 << QP_SLOT_SHIFT) - 1);
-        close_sends(&shared.contexts[qp.context].file.view(), index, false);
+        shared.contexts[qp.context].close_sends(qp.handle, false);
     }
 }
 

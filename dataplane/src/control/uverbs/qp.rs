@@ -2,7 +2,7 @@
 
 use roceline_abi::control::Plain;
 use roceline_abi::layout::QP_SLOT_SHIFT;
-use roceline_abi::objects::{Place, QpRecord, close_sends};
+use roceline_abi::objects::{Place, QpRecord};
 use roceline_abi::queue::{RECV_WQE_SGES, SEND_WQE_SGES, Sge};
 use roceline_engine::verbs::{QpAttr, QpInit, QpState, QpType, SrqRef, mask};
 use roceline_engine::wire::Gid;
@@ -181,7 +181,6 @@ fn new_qp(
         rq: rq.as_ref().map_or(Place::default(), Queue::place),
     };
     record.publish(&context.file.view(), doorbell_index(handle));
-    close_sends(&context.file.view(), doorbell_index(handle), true);
     let response = CreateQpResp {
         qp_handle: handle,
         qpn,
@@ -211,7 +210,6 @@ pub fn destroy_qp(context: &mut Context, call: &Call<'_>) -> Result<Answer, Comm
     match context.call(Command::DestroyQp { qp })? {
         Reply::Events { asynchronous, .. } => {
             QpRecord::withdraw(&context.file.view(), doorbell_index(qp));
-            close_sends(&context.file.view(), doorbell_index(qp), false);
             if let Some(QpQueues { sq, rq, .. }) = context.qps.remove(&qp) {
                 context.account.give(Resource::Qps, 1);
                 for queue in [Some(sq), rq].into_iter().flatten() {
@@ -283,13 +281,7 @@ fn modify(context: &mut Context, request: &ModifyQp) -> Result<(), CommandError>
         qp,
         attr: Box::new(attr),
         mask: attr_mask,
-    })?;
-    if attr_mask & mask::STATE != 0 {
-        use QpState::{Init, Reset, Rtr};
-        let closed = matches!(attr.state, Reset | Init | Rtr);
-        close_sends(&context.file.view(), doorbell_index(qp), closed);
-    }
-    Ok(())
+    })
 }
 
 /// The program says in which state it believes the QP to be (IBTA 11.2.5.2, "current QP state").

@@ -76,6 +76,7 @@ pub(super) fn create_qp(nic: &mut Nic, shared: &mut Shared, key: ContextKey, new
     let context = &mut shared.contexts[key];
     let handle = context.qps.insert(id) as u32;
     context.bell_limit = context.bell_limit.max(handle + 1);
+    context.close_sends(handle, true);
     // The hot loop must not grow these: every QP can be in each of them once.
     context.sends.reserve(context.qps.len());
     context.paused.reserve(context.qps.len());
@@ -139,9 +140,15 @@ pub(super) fn modify_qp(
             format!("QP {:#x} of {}: {error}", id.0, nic.info.name),
         );
     }
+    let closes = matches!(attr.state, QpState::Reset | QpState::Init | QpState::Rtr);
+    let changes = attr_mask & mask::STATE != 0;
+    if changes && closes {
+        // Before anything can fail the QP, which opens it again.
+        shared.contexts[key].close_sends(handle, true);
+    }
     drain(nic, shared);
     nic.more_due = true;
-    let reaches_rts = attr_mask & mask::STATE != 0 && attr.state == QpState::Rts;
+    let reaches_rts = changes && attr.state == QpState::Rts;
     let Ok((current, _)) = nic.engine.query_qp(id) else {
         return Ok(Reply::Done);
     };
@@ -153,7 +160,7 @@ pub(super) fn modify_qp(
         let sport = udp_sport(path.flow_label, id.0, current.dest_qpn);
         qp.template = Some(HeaderTemplate::new(path, sport, current.dest_qpn, 0xffff));
     }
-    if attr_mask & mask::STATE != 0 && current.state == QpState::Reset {
+    if changes && current.state == QpState::Reset {
         qp.sq.reset();
         qp.rq.reset();
         qp.template = None;
@@ -162,6 +169,10 @@ pub(super) fn modify_qp(
     if reaches_rts && from == Some(QpState::Rtr) {
         // What was posted before was refused, so it is not carried out either.
         qp.sq.reset();
+    }
+    if changes && !closes {
+        // What is posted from here on is read.
+        shared.contexts[key].close_sends(handle, false);
     }
     if !qp.in_sends {
         // Requests may have been posted before the state allowed them to be read.
@@ -188,6 +199,7 @@ pub(super) fn destroy_qp(
     }
     let context = &mut shared.contexts[key];
     context.qps.try_remove(qp.handle as usize);
+    context.close_sends(qp.handle, false);
     if qp.in_sends {
         context.sends.retain(|&q| q != id);
     }
