@@ -215,6 +215,8 @@ impl MrTable {
     /// The object at `index` is no more.
     pub(super) fn give_back(&mut self, index: u32) {
         let region = self.at_mut(index);
+        // A window's bindings may have brought its key to any variant: the next object here must not get its last key.
+        region.variant = region.key as u8;
         region.key = 0;
         region.lkey = 0;
         region.rkey = 0;

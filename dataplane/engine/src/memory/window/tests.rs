@@ -217,6 +217,27 @@ fn only_its_qp_invalidates_a_window_and_its_end_unbinds_it() {
     assert!(t.deregister(mr).is_ok());
 }
 
+/// A window's last key is none that `take_place` has given out.
+#[test]
+fn the_last_key_of_a_freed_window_is_not_that_of_the_next_object() {
+    let mut t = table();
+    let mr = region(&mut t, 1 | BIND);
+    let mw = t.alloc_window(PD, WindowType::Two).unwrap();
+    t.bind(&binding(mw.rkey, mr), (PD, QP)).unwrap();
+    let last = mw.rkey & !0xff | (mw.rkey.wrapping_add(1) & 0xff);
+    assert!(reach(&t, last, QP, 0x1100, 1).is_ok());
+    assert!(t.dealloc_window(mw.index));
+    let back = (0..3000)
+        .map(|_| {
+            let key = region(&mut t, 1);
+            t.deregister(key).unwrap();
+            key
+        })
+        .find(|key| key >> 8 == mw.index)
+        .expect("the index comes back");
+    assert_ne!(back, last);
+}
+
 #[test]
 fn windows_have_a_limit_of_their_own() {
     let mut t = MrTable::new(2, 0);
