@@ -63,7 +63,8 @@ pub const NO_AH: u32 = u32::MAX;
 pub struct TxDesc {
     /// The QP: it selects the header template, if there is no address handle.
     pub qp: QpId,
-    /// UD: number of the address handle, which then selects the header template. Else [`NO_AH`].
+    /// UD: index of the address handle ([`crate::Engine::ah_index`]), which then selects the header template. Else
+    /// [`NO_AH`].
     pub ah: u32,
     /// UD: destination QPN. The template of a connected QP has its own.
     pub dest_qpn: u32,

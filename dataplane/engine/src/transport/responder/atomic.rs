@@ -5,6 +5,7 @@
 //! place: its answer waits, as every effect, for the placements before it, and what is placed is visible.
 
 use super::effects::{Effect, Kind};
+use super::invalidate;
 use super::read::ReadJob;
 use super::request::{Refusal, check_key, place, resource};
 use crate::descriptor::PlaceKind;
@@ -102,7 +103,9 @@ pub(super) fn flush(qp: &mut Qp, packet: &Packet, env: &mut Env<'_>) -> Result<(
     }
     let (va, rkey, len) = (packet.ext.va, packet.ext.rkey, packet.ext.dma_len);
     if feth.selectivity == Feth::REGION {
-        let whole = env.mrs.check_whole(rkey, (qp.pd, qp.id), right);
+        let owner = (qp.pd, qp.id);
+        let whole =
+            invalidate::allows(qp, rkey).and_then(|()| env.mrs.check_whole(rkey, owner, right));
         whole.map_err(|error| {
             let (addr, len) = (va, 0);
             let cause = Cause::RemoteKey {

@@ -85,6 +85,13 @@ impl Responder {
         (0..self.reads.len()).any(|slot| active(slot) && !self.reads[slot].answered)
     }
 
+    /// The newest job of which `wanted` is true. An older one may have had the same PSN, one round of PSNs before.
+    fn newest(&self, wanted: impl Fn(&ReadJob) -> bool) -> Option<usize> {
+        (1..=SLOTS)
+            .map(|back| usize::from((self.next_read + SLOTS - back) % SLOTS))
+            .find(|&slot| wanted(&self.reads[slot]))
+    }
+
     /// The active job with the lowest PSN: slots are taken in PSN order, the oldest is at `next_read`.
     fn oldest_active(&self) -> usize {
         let from_oldest = self.active.rotate_right(u32::from(self.next_read));
@@ -108,7 +115,7 @@ pub(super) fn repeat(qp: &mut Qp, packet: &Packet, env: &mut Env<'_>) {
     let r = &mut qp.resp;
     let operation = packet.opcode.info().operation;
     let is_read = operation == Operation::ReadRequest;
-    let found = r.reads.iter_mut().position(|job| {
+    let found = r.newest(|job| {
         let at = packet.psn.sub(job.first.get()).get();
         at < job.psns && {
             let offset = at << shift;
@@ -257,5 +264,27 @@ pub(crate) fn fetch_fault(qp: &mut Qp, psn: Psn, env: &mut Env<'_>) {
         fatal(qp, psn, cause.fault(), None, env);
     } else {
         qp.fail_with(AsyncKind::QpFatal, cause, env);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_two_jobs_with_one_psn_the_newest_is_found() {
+        let mut r = Responder::new();
+        for value in 0..u64::from(SLOTS) + 3 {
+            r.add_read(ReadJob {
+                psns: 1,
+                value,
+                ..ReadJob::NONE
+            });
+            let found = r
+                .newest(|job| job.psns == 1)
+                .map(|slot| r.reads[slot].value);
+            assert_eq!(found, Some(value));
+        }
+        assert_eq!(r.newest(|job| job.psns == 2), None);
     }
 }

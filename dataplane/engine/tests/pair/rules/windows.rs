@@ -2,7 +2,7 @@
 
 use roceline_engine::memory::{Access, MwInfo, WindowType};
 use roceline_engine::verbs::*;
-use roceline_engine::wire::{ExtHeaders, Opcode};
+use roceline_engine::wire::{ExtHeaders, Feth, Opcode};
 
 use super::*;
 use crate::node::{MemoryFaults, PD};
@@ -328,6 +328,36 @@ fn invalidation_is_in_the_order_of_the_requests() {
         assert_eq!(b.done(0), done, "{seed}");
         assert!(b.done(1).starts_with(&[(1000, Success)]));
     }
+}
+
+/// A FLUSH of a whole region names no range, but its key counts as any other's.
+#[test]
+fn a_flush_of_a_region_behind_its_invalidation_is_refused() {
+    let mut b = Bench::new();
+    let window = b.window(1, WindowType::Two).rkey;
+    let (mut bind, key, at) = b.bind_wr(1, window);
+    bind.swap |= u64::from(Access::FLUSH_GLOBAL.0) << 32;
+    b.post_at(1, bind);
+    b.run();
+    assert_eq!(b.done(1), [(500, Success)]);
+    b.node(1).memory_faults.pending = 1000;
+    b.node(1).memory_faults.pending_ns = 500_000;
+    b.receive(8);
+    b.send_inv(key);
+    let region = Feth {
+        placement: Feth::GLOBAL,
+        selectivity: Feth::REGION,
+    };
+    let (wr, _) = b.wr(WrOpcode::Flush, 0);
+    let flush = SendWr {
+        rkey: key,
+        remote_addr: at + IOVA_SHIFT,
+        imm_or_rkey: region.raw(),
+        ..wr
+    };
+    b.post_wr(flush, &[]);
+    b.run();
+    assert_eq!(b.done(0), [(0, Success), (1, RemAccessErr)]);
 }
 
 /// When it completes, nothing that came through the key is still on its way into memory.
