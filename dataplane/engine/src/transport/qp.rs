@@ -33,7 +33,7 @@ pub(crate) struct Qp {
     pub pd: u32,
     /// That of receive requests' keys: a shared receive queue has one of its own.
     pub recv_pd: u32,
-    /// Marks descriptors of packets; steps at a reset and at a fetch fault, after which the caller drops the
+    /// Marks descriptors of packets; steps at a reset, at a fetch fault and in SQE, after which the caller drops the
     /// descriptors it still has.
     pub tx_epoch: u32,
     /// Marks placements; steps at a reset only, since placements under way go on after a fault.
@@ -178,6 +178,9 @@ impl Qp {
             .record(self, QpState::Sqe, cause, env.now, env.counters);
         self.cold.journal.recorded();
         self.state = QpState::Sqe;
+        // Packets that still wait here must not count, or go out, as some of those after the way back to RTS. All are
+        // requests: nobody answers these transports.
+        self.tx_epoch = self.tx_epoch.wrapping_add(1);
         env.lists.work.push(self.slot);
     }
 

@@ -222,6 +222,12 @@ impl Node {
         self.connections[&qp].slots.len()
     }
 
+    /// The oldest packet that waits for its payload is lost for want of a buffer, which nothing has told the engine yet.
+    pub fn lose_outgoing(&mut self, qp: QpId) {
+        let lost = self.connection(qp).outgoing.pop_front();
+        assert!(lost.is_some(), "none waits");
+    }
+
     fn connection(&mut self, qp: QpId) -> &mut Connection {
         self.connections.get_mut(&qp).expect("a QP of this node")
     }

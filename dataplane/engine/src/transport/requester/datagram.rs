@@ -119,6 +119,9 @@ pub(super) fn fetch_fault(qp: &mut Qp, psn: Psn, env: &mut Env<'_>) {
     let r = &mut qp.req;
     let mut waiting = (0..r.started.wrapping_sub(r.una_wqe)).map(|i| r.una_wqe.wrapping_add(i));
     if let Some(index) = waiting.find(|&index| r.wqe(index).first == psn) {
+        // A QP's operations end in their order, so those before it are done, also one that was lost here and has not been
+        // told yet.
+        r.una_wqe = index;
         r.set_error(index, Cause::LocalMemory);
     }
     complete(qp, env);

@@ -334,9 +334,10 @@ impl Requester {
         self.max_rd_atomic = attr.max_rd_atomic;
     }
 
-    /// Stops all waiting: the QP is dead or reset.
+    /// Stops all waiting: the QP is dead or reset. If it is dead, all that is left is flushed.
     pub fn quiet(&mut self, timers: &mut TimerWheel, slot: u32) {
         self.wait = Wait::None;
+        self.flush_end = None;
         self.wheel_at = u64::MAX;
         timers.cancel(slot);
     }

@@ -21,12 +21,11 @@ impl Requester {
         self.una = self.alloc;
         self.snd = self.alloc;
         self.max = self.alloc;
-        if self.head == self.tail {
-            return;
-        }
-        self.flush_end = Some(self.tail);
+        // With nothing left to flush, the request that failed must not stop emission any more either.
+        let flushes = self.head != self.tail;
+        self.flush_end = flushes.then_some(self.tail);
         // Nothing behind this mark is emitted.
-        self.stop = Some(self.head);
+        self.stop = flushes.then_some(self.head);
         self.started = self.head;
         self.cur = self.head;
         self.una_wqe = self.head;

@@ -180,9 +180,11 @@ impl Effects {
         self.head = self.head.wrapping_add(1);
     }
 
-    /// The receive completion at the end of the message in which the FIFO begins, if it is there.
+    /// The completion of the receive request that the message has taken in which the FIFO begins, if it is there. In UC
+    /// that message may be broken, and others without a receive request have ended behind it; the next that needed one
+    /// was given this.
     fn take_end(&mut self) -> Option<Received> {
-        let end = (self.head..self.tail).find(|&i| self.at(i).ends)?;
+        let end = (self.head..self.tail).find(|&i| self.at(i).received.is_some())?;
         self.at(end).received.take()
     }
 

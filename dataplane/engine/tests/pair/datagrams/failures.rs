@@ -168,3 +168,46 @@ fn a_receive_with_a_bad_key_fails_the_qp() {
     assert_eq!(p.state(1), QpState::Err);
     assert!(p.w.sent_by(1).is_empty());
 }
+
+/// Back in RTS before anything of SQE was carried out: the request that failed is complete, and stops nothing any more.
+#[test]
+fn an_error_without_anything_behind_it_does_not_outlive_sqe() {
+    let mut p = Pair::new();
+    p.receive(1, 9, 64);
+    let (mut wr, list) = p.wr(0, &[]);
+    wr.ah = 0;
+    p.post(0, wr, &list);
+    // The error comes out of `tx`, behind the turn's `advance`.
+    p.node(0).poll(Nanos::ZERO);
+    assert_eq!(p.done(0), [(wr.wr_id, WcStatus::LocQpOpErr)]);
+    assert_eq!(p.state(0), QpState::Sqe);
+    let (qp, now, back) = (p.ids[0], p.w.now, attr(QpState::Rts));
+    p.node(0)
+        .modify(qp, &back, mask::STATE | mask::CUR_STATE, now)
+        .expect("SQE to RTS");
+    let again = p.send(0, b"again");
+    p.w.run();
+    assert_eq!(p.done(0), [(again, WcStatus::Success)]);
+    assert_eq!(p.done(1), [(9, WcStatus::Success)]);
+}
+
+/// What was lost before it is complete, and its own error comes out.
+#[test]
+fn memory_that_cannot_be_read_fails_the_send_though_one_before_it_was_lost() {
+    let mut p = Pair::new();
+    p.node(0).memory_faults.pending = 1000;
+    p.node(0).memory_faults.pending_ns = 1000;
+    let lost = p.send(0, b"lost");
+    p.node(0).poll(Nanos::ZERO);
+    p.node(0).memory_faults.fault = 1000;
+    let bad = p.send(0, b"bad");
+    p.node(0).poll(Nanos::ZERO);
+    let qp = p.ids[0];
+    p.node(0).lose_outgoing(qp);
+    p.w.run();
+    assert_eq!(
+        p.done(0),
+        [(lost, WcStatus::Success), (bad, WcStatus::LocProtErr)]
+    );
+    assert_eq!(p.state(0), QpState::Sqe);
+}

@@ -13,6 +13,7 @@ mod requester;
 mod responder;
 mod retries;
 mod shared;
+mod sqe;
 mod states;
 mod unreliable;
 mod windows;
