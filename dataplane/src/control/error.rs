@@ -5,6 +5,8 @@ use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use roceline_engine::verbs::QpState;
+
 use super::quota::{Level, Resource};
 
 /// A command that failed.
@@ -89,9 +91,13 @@ pub enum CommandError {
     #[error("queue pair state {0} does not exist")]
     QpState(u32),
     #[error(
-        "queue pair {qp:#x} is in state {state}, not in the current state {claimed} that the command names"
+        "the queue pair (handle {qp:#x}) is in {state:?}, not in {claimed:?}, the current state that the command names"
     )]
-    CurrentState { qp: u32, state: u32, claimed: u32 },
+    CurrentState {
+        qp: u32,
+        state: QpState,
+        claimed: QpState,
+    },
     #[error("port {0} does not exist: the only port is 1")]
     Port(u8),
     #[error(
@@ -251,16 +257,15 @@ fn share(
         _ => format!("{amount} more would be"),
     };
     let (key, section) = (resource.key(), level.section());
-    match set {
-        true => format!(
-            "{who} {used} {what} of this device already, and {more} more than its share of {limit}: raise `{key}` in \
-             {section}"
+    let bound = match (set, level) {
+        (true, _) => format!("its share of {limit}: raise `{key}` in {section}"),
+        (false, Level::Device) => format!("the {limit} that there are"),
+        (false, _) => format!(
+            "{limit}, the default of `{key}` in {section}: set it there (all programs together have what \
+             [limits.device] says)"
         ),
-        false => format!(
-            "{who} {used} {what} of this device already, and {more} more than the {limit} that there are; `{key}` in \
-             {section} divides them"
-        ),
-    }
+    };
+    format!("{who} {used} {what} of this device already, and {more} more than {bound}")
 }
 
 /// Why the control socket could not be set up.

@@ -291,8 +291,8 @@ fn check_current_state(context: &Context, qp: u32, claimed: u32) -> Result<(), C
     if attr.state != claimed_state {
         return Err(CommandError::CurrentState {
             qp,
-            state: attr.state as u32,
-            claimed,
+            state: attr.state,
+            claimed: claimed_state,
         });
     }
     Ok(())
