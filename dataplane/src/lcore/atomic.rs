@@ -6,7 +6,7 @@
 use roceline_engine::wire::{Opcode, atomic_eth, bth, grh};
 use roceline_engine::{MemSlice, Outcome, PlaceKind};
 
-use super::context::{Context, Mr, Op, OpEnd, Then};
+use super::context::{Context, Mr, OpEnd, Then};
 use super::nic::RxSlot;
 use crate::memory::AtomicOp;
 use crate::memory::helper::{Direction, Piece};
@@ -88,25 +88,25 @@ pub fn begin(
     };
     let frame = end.mbuf.data_mut();
     let room = frame.get_mut(at..).and_then(|f| f.first_chunk_mut::<16>());
-    let (Some(slice), Some(room)) = (slices.first(), room) else {
-        return false;
+    let handed_over = match (slices.first(), room) {
+        (Some(slice), Some(room)) => {
+            room[..8].copy_from_slice(&operands[0].to_ne_bytes());
+            room[8..].copy_from_slice(&operands[1].to_ne_bytes());
+            let piece = Piece {
+                direction,
+                len: slice.len,
+                addr: slice.addr,
+                buf: room.as_mut_ptr(),
+            };
+            context.hand_over(mrs, slice.mr, piece)
+        }
+        _ => false,
     };
-    room[..8].copy_from_slice(&operands[0].to_ne_bytes());
-    room[8..].copy_from_slice(&operands[1].to_ne_bytes());
-    context.helper.push(Piece {
-        direction,
-        len: slice.len,
-        addr: slice.addr,
-        buf: room.as_mut_ptr(),
-    });
-    if let Some(mr) = mrs.get_mut(slice.mr as usize).and_then(Option::as_mut) {
-        mr.in_flight += 1;
-    }
     end.then = Then::Executed { at };
-    context.ops.push_back(Op {
-        mr: Some(slice.mr),
-        end: Some(end),
-    });
+    match context.ops.back_mut() {
+        Some(op) if handed_over => op.end = Some(end),
+        _ => context.refuse(end),
+    }
     !std::mem::replace(&mut context.kick, true)
 }
 

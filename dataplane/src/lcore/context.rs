@@ -19,7 +19,7 @@ use super::events::EventWriter;
 use super::message::{NewContext, Reply};
 use super::queue::{CompletionQueue, SendQueue};
 use super::srq::{Receives, Srqs};
-use crate::memory::helper::{CAPACITY, MemHelper, Moved};
+use crate::memory::helper::{CAPACITY, MemHelper, Moved, Piece};
 use crate::memory::{ContextFile, Reach};
 use crate::port::{Mbuf, RX_BURST};
 
@@ -171,6 +171,39 @@ impl Context {
         holds
     }
 
+    /// Whether a packet that may become an operation is taken in.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.ops.len() <= self.room
+    }
+
+    /// Hands a piece in region `mr` to the memory thread, and notes it as an operation. False if the thread has no room: then
+    /// nothing is noted, since each outcome belongs to the oldest operation.
+    #[must_use]
+    pub fn hand_over(&mut self, mrs: &mut [Option<Mr>], mr: u32, piece: Piece) -> bool {
+        if !self.helper.push(piece) {
+            return false;
+        }
+        self.ops.push_back(Op {
+            mr: Some(mr),
+            refused: false,
+            end: None,
+        });
+        if let Some(mr) = mrs.get_mut(mr as usize).and_then(Option::as_mut) {
+            mr.in_flight += 1;
+        }
+        true
+    }
+
+    /// Ends, in its turn, as a fault what could not be handed over. Its packet stays until then: pieces before it may use it.
+    pub fn refuse(&mut self, end: OpEnd) {
+        self.ops.push_back(Op {
+            mr: None,
+            refused: true,
+            end: Some(end),
+        });
+    }
+
     /// Nothing of it is under way.
     pub fn is_at_rest(&mut self) {
         self.held_since = None;
@@ -217,6 +250,8 @@ pub struct Channel {
 pub struct Op {
     /// Region that is in use meanwhile; none if no memory is touched.
     pub mr: Option<u32>,
+    /// The memory thread had no room for it or what follows it: that counts as a fault.
+    pub refused: bool,
     /// Set on the last piece.
     pub end: Option<OpEnd>,
 }

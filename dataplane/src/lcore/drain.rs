@@ -195,19 +195,16 @@ fn begin(
     for slice in slices {
         // The engine's slices add up to the payload; were they longer, the bytes beyond the packet stay untouched.
         let (piece, after) = rest.split_at_mut(rest.len().min(slice.len as usize));
-        context.helper.push(Piece {
+        let piece = Piece {
             direction,
             len: piece.len() as u32,
             addr: slice.addr,
             buf: piece.as_mut_ptr(),
-        });
+        };
         rest = after;
-        context.ops.push_back(Op {
-            mr: Some(slice.mr),
-            end: None,
-        });
-        if let Some(mr) = mrs.get_mut(slice.mr as usize).and_then(Option::as_mut) {
-            mr.in_flight += 1;
+        if !context.hand_over(mrs, slice.mr, piece) {
+            context.refuse(end);
+            return !std::mem::replace(&mut context.kick, true);
         }
     }
     if let Some(op) = context.ops.back_mut() {
@@ -458,6 +455,7 @@ fn build_packet(nic: &mut Nic, shared: &mut Shared, desc: &TxDesc, slices: &[Mem
         qp.tx_waiting += 1;
         context.ops.push_back(Op {
             mr: None,
+            refused: false,
             end: Some(end),
         });
         pause_if_many(&mut nic.engine, qp, context);

@@ -201,6 +201,10 @@ pub fn arrived(
 pub fn deliver(nic: &mut Nic, shared: &mut Shared, now: Nanos) {
     while let Some((packet, mbuf)) = nic.groups.copies.pop_front() {
         if let Some(qp) = nic.qps.get_mut(QpId(packet.dest_qpn)) {
+            if !shared.contexts[qp.context].has_room() {
+                nic.counts.rx_memory_overrun += 1;
+                continue;
+            }
             qp.packets.rx += 1;
             qp.packets.rx_bytes += mbuf.len() as u64;
         }

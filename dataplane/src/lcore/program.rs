@@ -131,7 +131,7 @@ mod tests {
     use crate::lcore::doorbell::Doorbells;
     use crate::lcore::message::NewContext;
     use crate::memory::ContextFile;
-    use crate::memory::helper::{HelperCpus, LcoreWake, MemHelper};
+    use crate::memory::helper::{CAPACITY, Direction, HelperCpus, LcoreWake, MemHelper, Piece};
 
     /// A context of program `number`, entered as `key`.
     fn context(programs: &mut Programs, number: u32, key: ContextKey) -> Context {
@@ -174,6 +174,7 @@ mod tests {
         while context.ops.len() < context.room {
             context.ops.push_back(Op {
                 mr: None,
+                refused: false,
                 end: None,
             });
             programs.count(context);
@@ -214,6 +215,26 @@ mod tests {
     }
 
     #[test]
+    fn what_the_memory_thread_cannot_take_is_no_operation() {
+        let mut programs = Programs::default();
+        let mut slow = context(&mut programs, 0, 0);
+        slow.helper = MemHelper::stopped();
+        let piece = Piece {
+            direction: Direction::Fetch,
+            len: 0,
+            addr: 0,
+            buf: std::ptr::null_mut(),
+        };
+        assert!(slow.has_room());
+        for _ in 0..CAPACITY {
+            assert!(slow.hand_over(&mut [], 0, piece));
+        }
+        assert!(!slow.has_room() && !slow.hand_over(&mut [], 0, piece));
+        // Each outcome is the oldest operation's, so there is one for each piece.
+        assert_eq!(slow.ops.len(), CAPACITY);
+    }
+
+    #[test]
     fn contexts_of_a_program_take_turns_within_its_turn() {
         let mut programs = Programs::default();
         let many: Vec<Context> = (0..20).map(|key| context(&mut programs, 7, key)).collect();
@@ -241,6 +262,7 @@ mod tests {
         for _ in 0..=slow.room {
             slow.ops.push_back(Op {
                 mr: None,
+                refused: false,
                 end: None,
             });
         }

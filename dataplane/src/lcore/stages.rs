@@ -88,7 +88,7 @@ pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
         }
         if let Some(qp) = nic.qps.get_mut(QpId(parsed.packet.dest_qpn)) {
             let context = &shared.contexts[qp.context];
-            if context.ops.len() > context.room {
+            if !context.has_room() {
                 nic.counts.rx_memory_overrun += 1;
                 continue;
             }
@@ -139,12 +139,16 @@ pub fn operations(nic: &mut Nic, shared: &mut Shared, key: ContextKey, now: Nano
     let mut count = 0;
     while shared.ends.len() < ENDS_PER_POLL {
         let Some(op) = context.ops.front() else { break };
+        let op_refused = op.refused;
         if let Some(index) = op.mr {
             let Some(moved) = context.helper.outcome() else {
                 break;
             };
             context.worst = context.worst.max(moved);
             release(nic, index);
+        }
+        if op_refused {
+            context.worst = context.worst.max(Moved::Fault);
         }
         count += 1;
         if let Some(end) = context.ops.pop_front().and_then(|op| op.end) {

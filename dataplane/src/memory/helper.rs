@@ -157,7 +157,25 @@ impl MemHelper {
         })
     }
 
+    /// One that does nothing.
+    #[cfg(test)]
+    pub fn stopped() -> MemHelper {
+        let eventfd = std::fs::File::open("/dev/null").unwrap().into();
+        let sleeping = AtomicU32::new(0);
+        MemHelper {
+            shared: Arc::new(Shared {
+                work: ArrayQueue::new(CAPACITY),
+                outcomes: ArrayQueue::new(CAPACITY),
+                stop: AtomicBool::new(false),
+                parked: CachePadded::new(AtomicBool::new(false)),
+                lcore: Arc::new(LcoreWake { sleeping, eventfd }),
+            }),
+            thread: thread::current(),
+        }
+    }
+
     /// Hands over a piece. False if there is no room, which cannot be while fewer than [`CAPACITY`] are under way.
+    #[must_use]
     pub fn push(&self, piece: Piece) -> bool {
         self.shared.work.push(piece).is_ok()
     }
