@@ -483,7 +483,6 @@ pub fn finish(nic: &mut Nic, pool: &Mempool, id: QpId, mut mbuf: Mbuf) {
     let group = frame[0] & 1 != 0;
     // Rules between here and the port, and groups, cost a NIC without them no branch of their own.
     if own | group | nic.impair.sending {
-        nic.counts.tx_multicast += u64::from(group);
         if group & !nic.impair.sending {
             multicast::loop_back(&nic.groups, &mut nic.loopback, pool, &mbuf);
         }
@@ -496,6 +495,7 @@ pub fn finish(nic: &mut Nic, pool: &Mempool, id: QpId, mut mbuf: Mbuf) {
             nic.counts.tx_queue_full += 1;
             return;
         }
+        nic.counts.tx_multicast += u64::from(group);
         queue.push_back(mbuf);
     } else {
         if nic.tx.len() >= TX_LIMIT {
