@@ -124,8 +124,8 @@ impl Nic {
     /// A NIC on `port`.
     pub fn new(info: Arc<NicInfo>, port: Port, polled: bool, config: EngineConfig) -> Nic {
         // Room for all from the start, as growing would copy under the eyes of all programs; what was never used is
-        // never touched.
-        let mrs = Vec::with_capacity(config.max_mrs as usize + QUARANTINE + 1);
+        // never touched. Windows have their indices from the same space, as many again.
+        let mrs = Vec::with_capacity(2 * config.max_mrs as usize + QUARANTINE + 1);
         let mut engine = Engine::new(config);
         engine.set_datagram_mtu(info.active_mtu);
         Nic {

@@ -1,6 +1,7 @@
 //! Memory regions, and windows into them, as the transport sees them: keys, ranges, protection domains and access rights.
 //! How the bytes are reached is the caller's affair.
 
+mod owners;
 mod table;
 mod window;
 

@@ -6,12 +6,16 @@
 
 use std::collections::VecDeque;
 
+use super::owners::Owners;
 use super::{Access, AccessError, MrAttr, MrInfo, WindowType};
 use crate::descriptor::MemSlice;
 use crate::verbs::QpId;
 
 /// Freed indices that wait, at least, before the oldest of them is used again.
 const QUARANTINE: usize = 1024;
+/// Indices for which a table sets address space aside at once, so that it grows without being copied: for 2^20 regions and
+/// as many windows. What is not used is not touched.
+const AT_ONCE: usize = (1 << 21) + QUARANTINE;
 /// Index 0 is not used, so that no key is 0.
 const FIRST_INDEX: u32 = 1;
 
@@ -37,8 +41,10 @@ pub(super) struct Region {
     pub mr: u32,
     /// Its key, bound or not; 0 while the place is free.
     pub key: u32,
-    /// Windows that are bound to it.
+    /// Windows that are bound to it. For a window see `owners`.
     pub windows: u32,
+    /// For a window see `owners`.
+    pub prev: u32,
     /// Set for a window.
     pub window: Option<WindowType>,
     pub variant: u8,
@@ -51,7 +57,9 @@ pub struct MrTable {
     max: u32,
     live: u32,
     pub(super) live_windows: u32,
-    seed: u64,
+    pub(super) seed: u64,
+    /// The windows that each QP has bound.
+    pub(super) owners: Owners,
 }
 
 impl MrTable {
@@ -59,10 +67,11 @@ impl MrTable {
     pub fn new(max: u32, seed: u64) -> MrTable {
         // 24 bits of index, of which one is not used and QUARANTINE are kept in reserve.
         let max = max.min(((1 << 24) - FIRST_INDEX - QUARANTINE as u32) / 2);
+        let places = (2 * max as usize + QUARANTINE).min(AT_ONCE);
         MrTable {
-            // Address space only: it grows without being copied.
-            regions: Vec::with_capacity((max as usize).min(1 << 21)),
-            quarantine: VecDeque::new(),
+            regions: Vec::with_capacity(places),
+            quarantine: VecDeque::with_capacity(places),
+            owners: Owners::default(),
             max,
             live: 0,
             live_windows: 0,
@@ -112,6 +121,7 @@ impl MrTable {
             mr: index,
             key,
             windows: 0,
+            prev: 0,
             window: None,
             variant: region.variant,
         };
@@ -245,6 +255,7 @@ impl MrTable {
             mr: 0,
             key: 0,
             windows: 0,
+            prev: 0,
             window: None,
             variant: first_variant(self.seed, slot),
         });
@@ -290,12 +301,17 @@ pub(super) fn slot_of(key: u32) -> usize {
     (key >> 8).wrapping_sub(FIRST_INDEX) as usize
 }
 
-/// Where the variants of an index begin: a few bits of a mixed seed (the finaliser of splitmix64).
+/// Where the variants of an index begin.
 fn first_variant(seed: u64, slot: u32) -> u8 {
-    let mut z = seed ^ (u64::from(slot) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mix(seed, slot) as u8
+}
+
+/// A number mixed with the seed (the finaliser of splitmix64).
+pub(super) fn mix(seed: u64, number: u32) -> u64 {
+    let mut z = seed ^ (u64::from(number) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    (z ^ (z >> 31)) as u8
+    z ^ (z >> 31)
 }
 
 #[cfg(test)]

@@ -140,6 +140,7 @@ impl MrTable {
             mr: 0,
             key,
             windows: 0,
+            prev: 0,
             window: Some(kind),
             variant: window.variant,
         };
@@ -204,6 +205,9 @@ impl MrTable {
                 _ => ANY_QP,
             };
             self.at_mut(region).windows += 1;
+            if kind == Some(WindowType::Two) {
+                self.own(index);
+            }
         }
         Ok(())
     }
@@ -257,11 +261,13 @@ impl MrTable {
 
     /// Unbinds the windows of type 2 that a QP has bound, since it is gone.
     pub fn unbind_all_of(&mut self, qp: QpId) {
-        for slot in 0..self.regions.len() {
-            let r = &self.regions[slot];
-            if r.window.is_some() && r.qp == qp.0 {
-                self.unbind(r.key >> 8);
+        let mut index = self.first_owned(qp);
+        while index != 0 {
+            let (owner, next) = self.owned(index);
+            if owner == qp {
+                self.unbind(index);
             }
+            index = next;
         }
     }
 
@@ -275,6 +281,10 @@ impl MrTable {
     fn unbind(&mut self, index: u32) {
         let window = self.at_mut(index);
         if core::mem::take(&mut window.rkey) != 0 {
+            if window.qp != ANY_QP {
+                self.disown(index);
+            }
+            let window = self.at_mut(index);
             window.qp = ANY_QP;
             window.len = 0;
             window.access = Access(0);

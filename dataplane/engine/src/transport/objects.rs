@@ -153,11 +153,8 @@ impl Engine {
 
     /// Drops a QP and all it has.
     pub fn destroy_qp(&mut self, qp: QpId) -> Result<(), QpError> {
-        let has_windows = self.qps.get(qp).is_some_and(|qp| qp.cold.has_windows);
         let slot = self.qps.destroy(qp).ok_or(QpError::Unknown(qp.0))?;
-        if has_windows {
-            self.mrs.unbind_all_of(qp);
-        }
+        self.mrs.unbind_all_of(qp);
         self.timers.cancel(slot);
         Ok(())
     }

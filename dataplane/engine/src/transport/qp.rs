@@ -57,8 +57,6 @@ pub(crate) struct Cold {
     pub init: QpInit,
     pub attr: QpAttr,
     pub journal: Journal,
-    /// It may have bound memory windows of type 2, which end with it.
-    pub has_windows: bool,
 }
 
 impl Qp {
@@ -94,7 +92,6 @@ impl Qp {
                 init: *init,
                 attr: QpAttr::default(),
                 journal: Journal::new(),
-                has_windows: false,
             }),
         }
     }

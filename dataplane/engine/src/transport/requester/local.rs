@@ -34,7 +34,5 @@ pub(super) fn execute(
         len,
         access: Access((region_access >> 32) as u32),
     };
-    // Its windows end with the QP.
-    qp.cold.has_windows = true;
     env.mrs.bind(&binding, owner).map_err(Cause::Bind)
 }
