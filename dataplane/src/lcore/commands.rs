@@ -174,7 +174,10 @@ fn in_context(
             channel,
             user_handle,
             ignore_overrun,
-        } => create_cq(shared, key, queue, channel, user_handle, ignore_overrun),
+        } => {
+            let srqs = nic.qps.srqs.len();
+            create_cq(shared, key, queue, channel, user_handle, ignore_overrun, srqs)
+        }
         Command::ResizeCq { cq, queue, entries } => resize_cq(shared, key, cq, queue, entries),
         Command::DestroyCq { cq } => destroy_cq(shared, key, cq),
         Command::CreateQp {

@@ -36,6 +36,13 @@ const PATIENCE: Nanos = Nanos::from_millis(20);
 /// memory, or lets a byte through now and then, runs out of it.
 const EARNED: Nanos = Nanos::from_micros(20);
 
+/// Asynchronous events of a context itself that may wait: those of its port.
+const EVENTS: usize = 64;
+/// And of a QP: communication established, send queue drained, last WQE reached, and why it failed.
+const EVENTS_OF_QP: usize = 4;
+/// And of a shared receive queue: limit reached, and error.
+const EVENTS_OF_SRQ: usize = 2;
+
 /// Key of a context in the lcore's slab.
 pub type ContextKey = usize;
 
@@ -143,7 +150,7 @@ impl Context {
             counted: 0,
             patience: PATIENCE,
             held_since: None,
-            async_events: EventWriter::new(new.async_events, 64),
+            async_events: EventWriter::new(new.async_events, EVENTS),
             channels: Slab::new(),
             qps: Slab::new(),
             bell_limit: 0,
@@ -223,6 +230,14 @@ impl Context {
     pub fn close_sends(&self, handle: u32, closed: bool) {
         let index = handle & ((1 << QP_SLOT_SHIFT) - 1);
         close_sends(&self.file.view(), index, closed);
+    }
+
+    /// Takes memory for the asynchronous events of all that it has, and of `srqs` shared receive queues, so that the hot loop
+    /// needs none when everything fails in one poll.
+    pub fn expect_events(&mut self, srqs: usize) {
+        let objects =
+            EVENTS_OF_QP * self.qps.len() + self.owned.cqs.len() + EVENTS_OF_SRQ * srqs;
+        self.async_events.expect(EVENTS + objects);
     }
 
     /// Notes that a channel has events to be written.

@@ -58,7 +58,8 @@ impl<const N: usize> EventWriter<N> {
     /// everything that has happened by then, so that another one would tell nothing new.
     #[inline]
     pub fn waits(&self, number: u64) -> bool {
-        number > self.queued - self.pending.len() as u64
+        // Those that wait may be more than were queued: a program can write to its own pipe, and what is taken back goes in again.
+        number > self.queued.saturating_sub(self.pending.len() as u64)
     }
 
     /// Takes memory for `records` that wait, so that none is taken later.
@@ -119,9 +120,10 @@ impl<const N: usize> EventWriter<N> {
     /// Takes back the records that match and that the program has not read, and gives their number; all others
     /// stay, in order.
     pub fn take_back(&mut self, mut matches: impl FnMut(&Record<N>) -> bool) -> u32 {
-        let mut unread: VecDeque<Record<N>> = VecDeque::new();
+        // In place: what was reserved for the hot loop stays.
+        let waited = self.pending.len();
         // A program that has opened the pipe for writing could go on filling it for ever.
-        while unread.len() < MOST {
+        while self.pending.len() < waited + MOST {
             let mut records = [[0u8; N]; READ_BATCH];
             // SAFETY: reads into a local array of N * READ_BATCH bytes.
             let n = unsafe {
@@ -136,13 +138,13 @@ impl<const N: usize> EventWriter<N> {
             if whole == 0 {
                 break;
             }
-            unread.extend(&records[..whole]);
+            self.pending.extend(&records[..whole]);
         }
-        unread.append(&mut self.pending);
-        let before = unread.len();
-        unread.retain(|r| !matches(r));
-        let taken = before - unread.len();
-        self.pending = unread;
+        // What was in the pipe is older than what waited for room there.
+        self.pending.rotate_left(waited);
+        let before = self.pending.len();
+        self.pending.retain(|r| !matches(r));
+        let taken = before - self.pending.len();
         self.flush();
         taken as u32
     }
@@ -204,6 +206,46 @@ mod tests {
         assert_eq!(read(&fd), Some(3));
         assert_eq!(read(&fd), None);
     }
+
+    #[test]
+    fn taking_back_keeps_the_memory_that_was_reserved_and_the_order() {
+        let (pipe, fd) = pipe();
+        let mut w = EventWriter::<8>::new(pipe, 0);
+        w.expect(40_000);
+        let reserved = w.pending.capacity();
+        for i in 0..20_000u64 {
+            w.push(i.to_ne_bytes());
+        }
+        w.flush();
+        assert!(w.has_pending());
+        let odd = |r: &Record<8>| u64::from_ne_bytes(*r) % 2 == 1;
+        assert_eq!(w.take_back(odd), 10_000);
+        assert!(w.pending.capacity() >= reserved);
+        for i in 0..10_000 {
+            assert_eq!(read(&fd), Some(2 * i));
+            w.flush();
+        }
+        assert_eq!(read(&fd), None);
+    }
+
+    #[test]
+    fn records_that_a_program_forges_confuse_no_count() {
+        let (pipe, _fd) = pipe();
+        let forger = pipe.write.try_clone().unwrap();
+        let mut w = EventWriter::<8>::new(pipe, 0);
+        // SAFETY: writes a local array to a pipe that does not block.
+        let forge = || unsafe { libc::write(forger.as_raw_fd(), [9u8; 8].as_ptr().cast(), 8) } == 8;
+        while forge() {}
+        // The program fills the pipe again before what was read can go back.
+        let taken = w.take_back(|_| {
+            while forge() {}
+            false
+        });
+        assert_eq!((taken, w.newest()), (0, 0));
+        assert!(w.has_pending());
+        assert!(!w.waits(0) && w.push([1; 8]) && w.waits(w.newest()));
+    }
+
     #[test]
     fn a_writer_knows_what_waits_outside_of_the_pipe() {
         let (pipe, fd) = pipe();

@@ -18,6 +18,7 @@ pub(super) fn create_cq(
     channel: Option<u32>,
     user_handle: u64,
     ignore_overrun: bool,
+    srqs: usize,
 ) -> Served {
     if shared.cqs.len() >= MAX_CQS {
         return failed(libc::ENOMEM, format!("no CQ left: {MAX_CQS} exist"));
@@ -52,7 +53,9 @@ pub(super) fn create_cq(
         failed: false,
         users: 0,
     });
-    shared.contexts[key].owned.cqs.insert(handle as u32);
+    let context = &mut shared.contexts[key];
+    context.owned.cqs.insert(handle as u32);
+    context.expect_events(srqs);
     // The hot loop must not grow it: every CQ can be in it once.
     shared.failed_cqs.reserve(shared.cqs.len());
     // A handle is used again: its arm word may be left set.

@@ -77,6 +77,7 @@ pub(super) fn create_qp(nic: &mut Nic, shared: &mut Shared, key: ContextKey, new
     let handle = context.qps.insert(id) as u32;
     context.bell_limit = context.bell_limit.max(handle + 1);
     context.close_sends(handle, true);
+    context.expect_events(nic.qps.srqs.len());
     // The hot loop must not grow these: every QP can be in each of them once.
     context.sends.reserve(context.qps.len());
     context.paused.reserve(context.qps.len());

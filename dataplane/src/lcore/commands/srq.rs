@@ -47,7 +47,9 @@ pub(super) fn create(
     own_pd(shared, key, pd)?.users += 1;
     let file = Arc::clone(&shared.contexts[key].file);
     let srq = Srq::new(key, pd, user_handle, file, queue, max_sge);
-    Ok(Reply::Handle(nic.qps.srqs.insert(srq)))
+    let handle = nic.qps.srqs.insert(srq);
+    shared.contexts[key].expect_events(nic.qps.srqs.len());
+    Ok(Reply::Handle(handle))
 }
 
 pub(super) fn modify(
