@@ -152,6 +152,14 @@ fn in_context(
         Command::SetReach { mr, reach } => set_reach(nic, key, mr, reach),
         Command::AddChannel(pipe) => Ok(add_channel(shared, key, pipe)),
         Command::RemoveChannel { channel } => {
+            let Context {
+                due_channels,
+                full_channels,
+                ..
+            } = &mut shared.contexts[key];
+            // Its handle is used again.
+            due_channels.retain(|&due| due != channel);
+            full_channels.retain(|&full| full != channel);
             match shared.contexts[key].channels.try_remove(channel as usize) {
                 Some(_) => {
                     let Shared { contexts, cqs, .. } = shared;

@@ -99,6 +99,8 @@ pub struct Context {
     pub events: EventTurn,
     /// Channels with events to be written.
     pub due_channels: VecDeque<u32>,
+    /// Those of which the pipe was full.
+    pub full_channels: VecDeque<u32>,
     /// Replied to when the last operation is done.
     pub closing: Option<SyncSender<Reply>>,
 }
@@ -159,6 +161,7 @@ impl Context {
             owned: Owned::default(),
             events: EventTurn::Quiet,
             due_channels: VecDeque::with_capacity(16),
+            full_channels: VecDeque::with_capacity(16),
             closing: None,
         }
     }
@@ -256,7 +259,7 @@ impl Context {
 pub struct Channel {
     /// Its events.
     pub events: EventWriter<8>,
-    /// In `Context::due_channels`.
+    /// In `Context::due_channels` or `Context::full_channels`.
     pub due: bool,
 }
 

@@ -26,7 +26,7 @@ pub fn write_due(shared: &mut Shared) {
         if context.events != EventTurn::Due {
             continue;
         }
-        context.events = write(context, CHANNELS_PER_POLL);
+        context.events = write(context);
         match context.events {
             EventTurn::Quiet => {}
             EventTurn::Due => shared.due_events.push_back(key),
@@ -47,13 +47,18 @@ pub fn write_stuck(shared: &mut Shared) {
         if context.events != EventTurn::Stuck {
             continue;
         }
-        context.events = match write(context, CHANNELS_PER_RETRY) {
-            EventTurn::Quiet => EventTurn::Quiet,
-            EventTurn::Due | EventTurn::Stuck => {
-                shared.stuck_events.push_back(key);
-                EventTurn::Stuck
+        for _ in 0..context.full_channels.len().min(CHANNELS_PER_RETRY) {
+            if let Some(handle) = context.full_channels.pop_front() {
+                write_channel(context, handle);
             }
-        };
+        }
+        context.async_events.flush();
+        context.events = turn(context);
+        match context.events {
+            EventTurn::Quiet => {}
+            EventTurn::Due => shared.due_events.push_back(key),
+            EventTurn::Stuck => shared.stuck_events.push_back(key),
+        }
     }
 }
 
@@ -67,28 +72,37 @@ pub fn write_all(shared: &mut Shared) {
     }
 }
 
-/// Writes what fits: asynchronous events, and those of the next `channels` channels.
-fn write(context: &mut Context, channels: usize) -> EventTurn {
+/// Writes what fits: asynchronous events, and those of the next channels.
+fn write(context: &mut Context) -> EventTurn {
     context.async_events.flush();
-    let mut full = context.async_events.has_pending();
-    for _ in 0..channels.min(context.due_channels.len()) {
-        let Some(handle) = context.due_channels.pop_front() else {
-            break;
-        };
-        // Closed by now: nobody waits there.
-        let Some(channel) = context.channels.get_mut(handle as usize) else {
-            continue;
-        };
-        channel.events.flush();
-        channel.due = channel.events.has_pending();
-        if channel.due {
-            full = true;
-            context.due_channels.push_back(handle);
+    for _ in 0..context.due_channels.len().min(CHANNELS_PER_POLL) {
+        if let Some(handle) = context.due_channels.pop_front() {
+            write_channel(context, handle);
         }
     }
-    match (full, context.due_channels.is_empty()) {
-        (true, _) => EventTurn::Stuck,
-        (false, true) => EventTurn::Quiet,
-        (false, false) => EventTurn::Due,
+    turn(context)
+}
+
+/// Writes what fits of a channel that is in neither list. One whose pipe is full does not keep the others from their turn.
+fn write_channel(context: &mut Context, handle: u32) {
+    // Closed by now: nobody waits there.
+    let Some(channel) = context.channels.get_mut(handle as usize) else {
+        return;
+    };
+    channel.events.flush();
+    channel.due = channel.events.has_pending();
+    if channel.due {
+        context.full_channels.push_back(handle);
+    }
+}
+
+/// What is left for it to do.
+fn turn(context: &Context) -> EventTurn {
+    if !context.due_channels.is_empty() {
+        EventTurn::Due
+    } else if context.async_events.has_pending() || !context.full_channels.is_empty() {
+        EventTurn::Stuck
+    } else {
+        EventTurn::Quiet
     }
 }

@@ -41,6 +41,7 @@ pub(super) fn create_cq(
     }
     let channels = context.channels.len();
     context.due_channels.reserve(channels);
+    context.full_channels.reserve(channels);
     let handle = shared.cqs.insert(Cq {
         context: key,
         queue: CompletionQueue::new(Arc::clone(&file), queue),
