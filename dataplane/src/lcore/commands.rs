@@ -184,7 +184,15 @@ fn in_context(
             ignore_overrun,
         } => {
             let srqs = nic.qps.srqs.len();
-            create_cq(shared, key, queue, channel, user_handle, ignore_overrun, srqs)
+            create_cq(
+                shared,
+                key,
+                queue,
+                channel,
+                user_handle,
+                ignore_overrun,
+                srqs,
+            )
         }
         Command::ResizeCq { cq, queue, entries } => resize_cq(shared, key, cq, queue, entries),
         Command::DestroyCq { cq } => destroy_cq(shared, key, cq),

@@ -238,8 +238,7 @@ impl Context {
     /// Takes memory for the asynchronous events of all that it has, and of `srqs` shared receive queues, so that the hot loop
     /// needs none when everything fails in one poll.
     pub fn expect_events(&mut self, srqs: usize) {
-        let objects =
-            EVENTS_OF_QP * self.qps.len() + self.owned.cqs.len() + EVENTS_OF_SRQ * srqs;
+        let objects = EVENTS_OF_QP * self.qps.len() + self.owned.cqs.len() + EVENTS_OF_SRQ * srqs;
         self.async_events.expect(EVENTS + objects);
     }
 

@@ -132,7 +132,7 @@ fn begin_place(nic: &mut Nic, shared: &mut Shared, place: &Place, slices: &[MemS
         Deed::Copy(start) => begin(context, mrs, Direction::Place, slices, start, end),
         Deed::Word(AtomicOp::Store(_)) => {
             let start = slot.payload_offset;
-            begin(context, mrs, Direction::Place, slices, start, end)
+            begin(context, mrs, Direction::Store, slices, start, end)
         }
         Deed::Word(op) => {
             let at = slot.payload_offset - atomic_eth::LEN;

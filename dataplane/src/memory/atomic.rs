@@ -51,20 +51,23 @@ impl ProgramLock {
     }
 }
 
-/// Executes `op` at `addr` of the program whose `/proc/self/mem` this is; with what was there before.
+/// Executes `op` at `addr` of the program whose `/proc/self/mem` this is; with what was there before, 0 for a store.
 pub fn execute(mem: &OwnedFd, lock: &ProgramLock, addr: u64, op: AtomicOp) -> (Moved, u64) {
     let Ok(offset) = libc::off_t::try_from(addr) else {
         return (Moved::Fault, 0);
     };
     let _guard = lock.take();
     let mut before = 0u64;
-    // SAFETY: reads at most eight bytes into a local.
-    let ended =
-        ended(|| unsafe { libc::pread(mem.as_raw_fd(), (&raw mut before).cast(), 8, offset) });
-    let after = op.apply(before);
-    if ended != Moved::Done || after == before {
-        return (ended, before);
+    // A store need not know what was there.
+    if !matches!(op, AtomicOp::Store(_)) {
+        // SAFETY: reads at most eight bytes into a local.
+        let ended =
+            ended(|| unsafe { libc::pread(mem.as_raw_fd(), (&raw mut before).cast(), 8, offset) });
+        if ended != Moved::Done || op.apply(before) == before {
+            return (ended, before);
+        }
     }
+    let after = op.apply(before);
     // SAFETY: writes eight bytes of a local.
     let ended = self::ended(|| unsafe {
         libc::pwrite(mem.as_raw_fd(), (&raw const after).cast(), 8, offset)
@@ -109,7 +112,7 @@ mod tests {
         assert_eq!(run(AtomicOp::FetchAdd(u64::MAX)), (Moved::Done, 5));
         assert_eq!(run(swap(5, 7)), (Moved::Done, 4));
         assert_eq!(run(swap(4, 7)), (Moved::Done, 4));
-        assert_eq!(run(AtomicOp::Store(9)), (Moved::Done, 7));
+        assert_eq!(run(AtomicOp::Store(9)), (Moved::Done, 0));
         assert_eq!(run(AtomicOp::FetchAdd(0)), (Moved::Done, 9));
         assert_eq!(std::hint::black_box(&*word), &9);
         assert_eq!(

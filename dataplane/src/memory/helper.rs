@@ -30,6 +30,8 @@ pub enum Direction {
     CompareSwap,
     /// Fetch and add of 8 bytes: what is added, which what was there replaces.
     FetchAdd,
+    /// The packet's 8 bytes are stored at once, and not while another atomic of the program is between its read and its write.
+    Store,
 }
 
 /// How a piece ended. Of several, the greatest counts.
@@ -54,7 +56,7 @@ pub struct Piece {
     pub len: u32,
     /// Address in the program.
     pub addr: u64,
-    /// The packet's bytes: `len`, or 16 for atomics. Valid, and not touched by the lcore, until the outcome is back.
+    /// The packet's bytes: `len`, or 16 for those two atomics that answer. Valid, and not touched by the lcore, until the outcome is back.
     pub buf: *mut u8,
 }
 
@@ -296,9 +298,16 @@ fn atomic(mem: &OwnedFd, lock: &ProgramLock, piece: &Piece) -> Option<Moved> {
             let [compare, swap] = operands.read_unaligned();
             AtomicOp::CompareSwap { compare, swap }
         },
+        Direction::Store if piece.len != 8 => return Some(Moved::Fault),
+        // SAFETY: as above, of the 8 bytes that the length says.
+        Direction::Store => unsafe { AtomicOp::Store(piece.buf.cast::<u64>().read_unaligned()) },
         // SAFETY: as above.
         Direction::FetchAdd => unsafe { AtomicOp::FetchAdd(operands.read_unaligned()[0]) },
     };
+    if piece.direction == Direction::Store {
+        // The packet keeps what it came with.
+        return Some(super::atomic::execute(mem, lock, piece.addr, op).0);
+    }
     let (moved, before) = super::atomic::execute(mem, lock, piece.addr, op);
     // SAFETY: as above.
     unsafe { piece.buf.cast::<u64>().write_unaligned(before) };
@@ -388,6 +397,10 @@ mod tests {
     }
 
     fn helper_of(path: &str) -> MemHelper {
+        helper_with(path, Arc::default())
+    }
+
+    fn helper_with(path: &str, lock: Arc<ProgramLock>) -> MemHelper {
         let mem = OpenOptions::new().read(true).write(true).open(path);
         let mem = mem.unwrap();
         // SAFETY: a new descriptor.
@@ -400,7 +413,7 @@ mod tests {
             cpus: Arc::new([]),
             shared: true,
         };
-        MemHelper::start(mem.into(), Arc::default(), wake, here, 1).unwrap()
+        MemHelper::start(mem.into(), lock, wake, here, 1).unwrap()
     }
 
     fn wait(h: &MemHelper) -> Moved {
@@ -442,6 +455,46 @@ mod tests {
         h.kick();
         assert_eq!(wait(&h), Moved::Done);
         assert_eq!(back, program);
+    }
+
+    #[test]
+    fn no_store_is_lost_between_the_read_and_the_write_of_another_context() {
+        let lock = Arc::new(ProgramLock::default());
+        let mem = "/proc/self/mem";
+        let (adds, stores) = (helper_with(mem, Arc::clone(&lock)), helper_with(mem, lock));
+        let word = Box::leak(Box::new(0u64));
+        let addr = &raw mut *word as u64;
+        let run = |h: &MemHelper, direction, operands: &mut [u64; 2]| {
+            let buf = operands.as_mut_ptr().cast();
+            assert!(h.push(Piece {
+                direction,
+                len: 8,
+                addr,
+                buf
+            }));
+            h.kick();
+            assert_eq!(wait(h), Moved::Done);
+        };
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    run(&adds, Direction::FetchAdd, &mut [1, 0]);
+                }
+            });
+            let mut lost = None;
+            for n in 1..=2_000u64 {
+                run(&stores, Direction::Store, &mut [n << 32, 0]);
+                let mut now = [0, 0];
+                run(&stores, Direction::FetchAdd, &mut now);
+                if now[0] >> 32 != n {
+                    lost = Some(n);
+                    break;
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+            assert_eq!(lost, None, "the number of a store that was lost");
+        });
     }
 
     #[test]
