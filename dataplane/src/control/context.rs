@@ -171,7 +171,7 @@ impl Context {
             ahs: HashSet::new(),
         };
         if let Some(keeper) = context.keeper() {
-            keeper.context(context.id, pid, file.fd(), async_events.write.as_fd());
+            keeper.context(context.id, pid, peer, file.fd(), async_events.write.as_fd());
         }
         let new = NewContext {
             nic: nic as u32,

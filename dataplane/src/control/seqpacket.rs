@@ -25,6 +25,14 @@ pub struct Peer {
     pub uid: u32,
 }
 
+impl Peer {
+    /// Whose turn it is where programs take turns: a process, or where it is not visible all such of a user, since what
+    /// they say of themselves counts for nothing.
+    pub fn program(self) -> (i32, u32) {
+        (self.pid.max(0), if self.pid > 0 { 0 } else { self.uid })
+    }
+}
+
 /// A packet received.
 #[derive(Debug)]
 pub struct Packet {

@@ -38,6 +38,7 @@ const LOCKED_LOOKS: u32 = 100;
 #[derive(Debug)]
 struct Held {
     pid: u32,
+    program: (i32, u32),
     file: OwnedFd,
     events: OwnedFd,
     channels: HashMap<u32, OwnedFd>,
@@ -46,7 +47,7 @@ struct Held {
 /// An open device whose worker is dead.
 #[derive(Debug)]
 struct Dead {
-    pid: u32,
+    program: (i32, u32),
     round: flush::Round,
     file: ContextFile,
     events: OwnedFd,
@@ -71,6 +72,7 @@ impl Estate {
             News::Context {
                 id,
                 pid,
+                peer,
                 file,
                 events,
             } => {
@@ -80,6 +82,7 @@ impl Estate {
                 }
                 let held = Held {
                     pid,
+                    program: peer.program(),
                     file,
                     events,
                     channels: HashMap::new(),
@@ -118,7 +121,7 @@ impl Estate {
         for (_, held) in self.held.drain() {
             match ContextFile::adopt(held.file) {
                 Ok(file) => self.dead.push(Dead {
-                    pid: held.pid,
+                    program: held.program,
                     round: flush::Round::default(),
                     file,
                     events: held.events,
@@ -152,9 +155,9 @@ impl Estate {
 
     /// Programs take turns, so that none waits for the many and large contexts of another. False if there was not time for all.
     fn go_round(&mut self) -> bool {
-        let mut programs: BTreeMap<u32, VecDeque<usize>> = BTreeMap::new();
+        let mut programs: BTreeMap<(i32, u32), VecDeque<usize>> = BTreeMap::new();
         for (at, dead) in self.dead.iter().enumerate() {
-            programs.entry(dead.pid).or_default().push_back(at);
+            programs.entry(dead.program).or_default().push_back(at);
         }
         let mut left = LOOK;
         while left > 0 && !programs.is_empty() {

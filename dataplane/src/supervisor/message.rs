@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use roceline_abi::control::Plain;
 
-use crate::control::seqpacket;
+use crate::control::seqpacket::{self, Peer};
 use crate::lcore::message::ContextId;
 
 /// "RSV1": first word of every packet.
@@ -25,12 +25,15 @@ struct Packet {
     /// A completion channel's handle, or a process.
     number: u32,
     context: u64,
+    /// The program as the kernel saw it.
+    peer_pid: i32,
+    peer_uid: u32,
 }
 
 // SAFETY: repr(C), only integers, no padding.
 unsafe impl Plain for Packet {}
 
-const _: () = assert!(size_of::<Packet>() == 24);
+const _: () = assert!(size_of::<Packet>() == 32);
 
 const READY: u32 = 1;
 const CONTEXT: u32 = 2;
@@ -50,6 +53,8 @@ pub enum News {
         id: ContextId,
         /// The program, for messages only.
         pid: u32,
+        /// The program as the kernel saw it.
+        peer: Peer,
         /// The context file.
         file: OwnedFd,
         /// Write end of the asynchronous events.
@@ -100,8 +105,15 @@ impl Keeper {
     }
 
     /// See [`News::Context`].
-    pub fn context(&self, id: ContextId, pid: u32, file: BorrowedFd<'_>, events: BorrowedFd<'_>) {
-        self.send(CONTEXT, id, pid, &[file, events]);
+    pub fn context(
+        &self,
+        id: ContextId,
+        pid: u32,
+        peer: Peer,
+        file: BorrowedFd<'_>,
+        events: BorrowedFd<'_>,
+    ) {
+        self.send_of(CONTEXT, id, pid, peer, &[file, events]);
     }
 
     /// See [`News::ContextGone`].
@@ -136,12 +148,25 @@ impl Keeper {
     }
 
     fn send(&self, kind: u32, context: ContextId, number: u32, fds: &[BorrowedFd<'_>]) {
+        self.send_of(kind, context, number, Peer { pid: 0, uid: 0 }, fds);
+    }
+
+    fn send_of(
+        &self,
+        kind: u32,
+        context: ContextId,
+        number: u32,
+        peer: Peer,
+        fds: &[BorrowedFd<'_>],
+    ) {
         let packet = Packet {
             magic: MAGIC,
             version: VERSION,
             kind,
             number,
             context: context.0,
+            peer_pid: peer.pid,
+            peer_uid: peer.uid,
         };
         if let Err(error) = seqpacket::send(self.socket.as_fd(), &[packet.as_bytes()], fds) {
             // Its death is this process's end too (PR_SET_PDEATHSIG).
@@ -172,6 +197,10 @@ fn news(bytes: &[u8], fds: Vec<OwnedFd>) -> Result<News, Garbled> {
         CONTEXT => News::Context {
             id,
             pid: number,
+            peer: Peer {
+                pid: packet.peer_pid,
+                uid: packet.peer_uid,
+            },
             file: fd()?,
             events: fd()?,
         },
@@ -198,7 +227,8 @@ mod tests {
         let file = std::fs::File::open("/dev/null").unwrap();
         let id = ContextId(7);
         keeper.ready();
-        keeper.context(id, 42, file.as_fd(), file.as_fd());
+        let peer = Peer { pid: 0, uid: 1000 };
+        keeper.context(id, 42, peer, file.as_fd(), file.as_fd());
         keeper.channel(id, 3, file.as_fd());
         keeper.channel_gone(id, 3);
         keeper.context_gone(id);
@@ -209,11 +239,9 @@ mod tests {
             news.map(|news| format!("{:?}", news.unwrap()))
         };
         assert_eq!(next().as_deref(), Some("Ready"));
-        assert!(
-            next()
-                .unwrap()
-                .starts_with("Context { id: ContextId(7), pid: 42, file: ")
-        );
+        assert!(next().unwrap().starts_with(
+            "Context { id: ContextId(7), pid: 42, peer: Peer { pid: 0, uid: 1000 }, file: "
+        ));
         assert!(
             next()
                 .unwrap()

@@ -137,7 +137,7 @@ impl Accounts {
 
     /// An account for a context of `peer` on NIC `nic`, which must exist. `owner` is for people.
     pub fn open(self: &Arc<Self>, nic: u32, peer: Peer, owner: Owner) -> Account {
-        let key = (peer.pid.max(0), if peer.pid > 0 { 0 } else { peer.uid });
+        let key = peer.program();
         let mut books = self.books();
         let Book {
             programs,

@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
@@ -7,6 +8,7 @@ use roceline_abi::queue::{Q_DATA, Q_PRODUCER};
 
 use super::*;
 use crate::control::event_pipe;
+use crate::control::seqpacket::Peer;
 use crate::lcore::message::EventPipe;
 
 /// A context as a worker hands it over, and what its program has of it.
@@ -25,6 +27,10 @@ fn open(estate: &mut Estate) -> Program {
 }
 
 fn open_as(estate: &mut Estate, id: ContextId, pid: u32) -> Program {
+    open_seen_as(estate, id, pid, pid as i32)
+}
+
+fn open_seen_as(estate: &mut Estate, id: ContextId, pid: u32, peer_pid: i32) -> Program {
     let file = ContextFile::create().unwrap();
     let (events, theirs) = event_pipe().unwrap();
     let (channel, their_channel) = event_pipe().unwrap();
@@ -32,6 +38,10 @@ fn open_as(estate: &mut Estate, id: ContextId, pid: u32) -> Program {
     estate.take(News::Context {
         id,
         pid,
+        peer: Peer {
+            pid: peer_pid,
+            uid: 1000,
+        },
         file: file.fd().try_clone_to_owned().unwrap(),
         events: give(events),
     });
@@ -195,7 +205,8 @@ fn the_large_contexts_of_one_program_do_not_hold_up_anothers() {
     let mut estate = Estate::default();
     let mut large = Vec::new();
     for id in 0..24 {
-        let program = open_as(&mut estate, ContextId(id), 7);
+        // One that is not visible says each time that it is another.
+        let program = open_seen_as(&mut estate, ContextId(id), 100 + id as u32, 0);
         fill(&program);
         large.push(program);
     }
@@ -204,6 +215,8 @@ fn the_large_contexts_of_one_program_do_not_hold_up_anothers() {
     small.post(1);
     let now = Instant::now();
     estate.bury(now);
+    let programs: BTreeSet<_> = estate.dead.iter().map(|dead| dead.program).collect();
+    assert_eq!(programs.len(), 2);
     // Counted, not timed: one look, which does only so much in all.
     assert_eq!(small.completions(), 1);
     assert_eq!(read(&small.events), DEVICE_FATAL_RECORD);
