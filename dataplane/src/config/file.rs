@@ -298,7 +298,7 @@ mod tests {
         assert_eq!(
             error(text),
             "f.toml:6: unknown key `adresses`, did you mean `addresses`?; known are \
-             name, addresses, mac, mtu, port, ack_policy, retransmission, memory, lcore, gateway, neighbor"
+             name, addresses, mac, mtu, port, ack_policy, retransmission, memory, lids, lcore, gateway, neighbor"
         );
     }
 
