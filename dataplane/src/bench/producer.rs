@@ -328,6 +328,11 @@ impl Producer {
         Ok(())
     }
 
+    /// Handle of the PD of its QPs and regions.
+    pub fn pd(&self) -> u32 {
+        self.pd
+    }
+
     /// The shared file: for tests that play a broken program.
     pub fn file(&self) -> &ContextFile {
         &self.file
@@ -404,6 +409,29 @@ impl Producer {
         };
         self.write(qp.sq, qp.sq_producer, 0, wqe);
         self.write(qp.sq, qp.sq_producer, SEND_WQE_SGES, sge);
+        qp.sq_producer = (qp.sq_producer + 1) & qp.sq.mask;
+        self.file
+            .store_u32(qp.sq.offset + Q_PRODUCER, qp.sq_producer);
+    }
+
+    /// Posts a bind of the window with key `window` to `len` bytes at `addr` of the region `region`, with all rights. Its
+    /// new key has the lowest 8 bits of `new_key`.
+    pub fn post_bind(
+        &self,
+        qp: &mut ProducerQp,
+        (window, new_key): (u32, u32),
+        region: u32,
+        (addr, len): (u64, u64),
+    ) {
+        let mut wqe = SendWqe::default();
+        wqe.wr.wr_id = u64::from(qp.sq_producer);
+        wqe.wr.opcode = WrOpcode::BindMw as u32;
+        wqe.wr.send_flags = SIGNALED;
+        wqe.wr.union[0] = addr;
+        wqe.wr.union[1] = len;
+        wqe.wr.union[2] = u64::from(region) | u64::from(window) << 32;
+        wqe.wr.union[3] = u64::from(new_key) | 0xe << 32;
+        self.write(qp.sq, qp.sq_producer, 0, wqe);
         qp.sq_producer = (qp.sq_producer + 1) & qp.sq.mask;
         self.file
             .store_u32(qp.sq.offset + Q_PRODUCER, qp.sq_producer);

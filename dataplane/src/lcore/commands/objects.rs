@@ -139,12 +139,13 @@ pub(super) fn dereg_mr(
         _ => return failed(libc::EINVAL, format!("MR handle {handle} does not exist")),
     };
     let Some(mr) = slot else { return Ok(true) };
-    shared.contexts[key].owned.mrs.remove(&handle);
     // From here no new operation can name the region; those under way still write to it, so the program may
     // not have it back yet.
     if let Err(error @ AccessError::WindowsBound(_)) = nic.engine.deregister(mr.info.lkey) {
+        // It stays the context's: it goes with that at the latest.
         return failed(libc::EBUSY, error.to_string());
     }
+    shared.contexts[key].owned.mrs.remove(&handle);
     if let Some(pd) = shared.pds.get_mut(mr.pd as usize) {
         pd.users = pd.users.saturating_sub(1);
     }
