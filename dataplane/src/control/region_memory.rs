@@ -32,6 +32,8 @@ pub struct RegionMemory {
     pieces: Vec<MemoryPiece>,
     /// By object, offset and length. Each is charged until `forget_unmapped`.
     mapped: HashMap<(u32, u64, u64), Weak<Mapping>>,
+    /// Dead ones that another took the place of, with their bytes, charged as well: regions may hold them still.
+    replaced: Vec<(u64, Weak<Mapping>)>,
     /// Bytes of these, those given back since `forget_unmapped` included.
     mapped_bytes: u64,
     /// By handle.
@@ -63,6 +65,7 @@ impl RegionMemory {
             files: Vec::new(),
             pieces: Vec::new(),
             mapped: HashMap::new(),
+            replaced: Vec::new(),
             mapped_bytes: 0,
             regions: HashMap::new(),
         }
@@ -160,17 +163,17 @@ impl RegionMemory {
     /// The mapping of a piece; none if there is no room for it.
     fn map(&mut self, piece: &MemoryPiece) -> Result<Option<Arc<Mapping>>, CommandError> {
         let key = (piece.file, piece.offset, piece.len);
-        if let Some(mapping) = self.mapped.get(&key).and_then(Weak::upgrade) {
-            if !mapping.is_dead() {
-                return Ok(Some(mapping));
-            }
+        let old = self.mapped.get(&key).and_then(Weak::upgrade);
+        if let Some(mapping) = old.as_ref().filter(|mapping| !mapping.is_dead()) {
+            return Ok(Some(Arc::clone(mapping)));
         }
         let name = format!("{:#x}+{:#x}", piece.addr, piece.len);
         if self.mapped_bytes > MAX_MAPPED_BYTES {
             self.forget_unmapped();
         }
         let bytes = self.mapped_bytes.saturating_add(piece.len);
-        let known = self.mapped.contains_key(&key);
+        // What is gone leaves its charge to the next; what is dead and held needs its own.
+        let known = old.is_none() && self.mapped.contains_key(&key);
         let charge = match known {
             true => None,
             false => self.charge_mapping(),
@@ -189,6 +192,9 @@ impl RegionMemory {
             Ok(mapping) => {
                 self.mapped_bytes = bytes;
                 self.mapped.insert(key, Arc::downgrade(&mapping));
+                if let Some(old) = old {
+                    self.replaced.push((piece.len, Arc::downgrade(&old)));
+                }
                 if let Some(charge) = charge {
                     charge.keep();
                 }
@@ -218,11 +224,15 @@ impl RegionMemory {
     }
 
     fn forget_unmapped(&mut self) {
-        let before = self.mapped.len();
+        let before = self.mapped.len() + self.replaced.len();
         self.mapped.retain(|_, mapping| mapping.strong_count() > 0);
-        let gone = before - self.mapped.len();
+        self.replaced
+            .retain(|(_, mapping)| mapping.strong_count() > 0);
+        let gone = before - self.mapped.len() - self.replaced.len();
         self.account.give(Resource::Mappings, gone as u64);
-        self.mapped_bytes = self.mapped.keys().map(|&(_, _, len)| len).sum();
+        let replaced = self.replaced.iter().map(|&(len, _)| len);
+        let lens = self.mapped.keys().map(|&(_, _, len)| len);
+        self.mapped_bytes = lens.chain(replaced).sum();
     }
 
     /// A region was registered.
@@ -260,6 +270,8 @@ fn parse(payload: &[u8]) -> Result<impl ExactSizeIterator<Item = MemoryPiece>, C
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
     use super::*;
     use crate::control::quota::Accounts;
     use crate::control::quota::tests::{account_of, with_limit};
@@ -356,6 +368,44 @@ mod tests {
         let (reach, _) = memory.reach(0x10000, 0x1000).unwrap().split();
         assert_eq!(reach.describe(0x10000, 0x1000), "kernel");
     }
+
+    #[test]
+    fn a_dead_mapping_that_is_held_counts_beside_its_successor() {
+        let accounts = with_limit(Resource::Mappings, 2);
+        let mut memory = RegionMemory::new(Arc::new(account_of(&accounts, 1)));
+        let file = memfd(0x1000, 0);
+        memory.add_file(file.try_clone().unwrap()).unwrap();
+        let mut map = || {
+            note(&mut memory, &[piece(0x10000, 0x1000, 0)]).unwrap();
+            memory.reach(0x10000, 0x1000).unwrap().split()
+        };
+        let resize = |len| {
+            // SAFETY: a plain system call on a live descriptor.
+            assert_eq!(unsafe { libc::ftruncate(file.as_raw_fd(), len) }, 0);
+        };
+        let kill = |reach: &Reach| {
+            resize(0);
+            assert!(!reach.at(0x10000, 8).unwrap().read(&mut [0; 8]));
+            assert_eq!(reach.describe(0x10000, 0x1000), "dead");
+            resize(0x1000);
+        };
+        let (first, second) = (map(), map());
+        assert!(Arc::ptr_eq(&first.1[0], &second.1[0]));
+        kill(&first.0);
+        let third = map();
+        assert_eq!(third.0.describe(0x10000, 0x1000), "mapped");
+        kill(&third.0);
+        let fourth = map();
+        let how = fourth.0.describe(0x10000, 0x1000);
+        assert_eq!(how, "kernel", "there are two, dead or not");
+        drop((first, second));
+        let fifth = map();
+        assert_eq!(fifth.0.describe(0x10000, 0x1000), "mapped");
+        drop((third, fourth, fifth));
+        let last = map();
+        assert_eq!(last.0.describe(0x10000, 0x1000), "mapped");
+    }
+
     #[test]
     fn mappings_of_a_program_are_few_and_come_back() {
         let accounts = with_limit(Resource::Mappings, 2);
