@@ -64,8 +64,6 @@ pub struct Context {
     nic: usize,
     /// Its program, for messages.
     owner: Owner,
-    /// Its program, as the kernel knows it.
-    peer: Peer,
     /// What it has, of what its program may have.
     pub account: Arc<Account>,
     /// The shared file.
@@ -155,7 +153,6 @@ impl Context {
             id: shared.next_context(),
             nic,
             owner,
-            peer,
             file: file.clone(),
             queues: QueueMemory::new(Arc::clone(&account)),
             program,
@@ -268,11 +265,9 @@ impl Context {
     }
 
     /// Whether the program may give its queue pairs a Q_Key of those that IBTA keeps for the privileged: it has
-    /// `CAP_NET_RAW`, as Linux demands.
+    /// `CAP_NET_RAW`, as Linux demands, in the daemon's user namespace.
     pub fn may_use_privileged_qkey(&self) -> bool {
-        // Not the number that the program itself may have given.
-        std::fs::read_to_string(format!("/proc/{}/status", self.peer.pid))
-            .is_ok_and(|status| has_net_raw(&status))
+        self.program.has_net_raw()
     }
 
     /// The MAC to which this NIC sends for the peer with `gid`. May ask the network, and waits for its answer a second at
@@ -436,14 +431,6 @@ fn known(known: bool, kind: &'static str, handle: u32) -> Result<u32, CommandErr
     }
 }
 
-/// Whether `/proc/PID/status` says that its process has `CAP_NET_RAW` in effect (proc(5), capabilities(7)).
-fn has_net_raw(status: &str) -> bool {
-    const CAP_NET_RAW: u32 = 13;
-    let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    mask.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
-        .is_some_and(|mask| mask & 1 << CAP_NET_RAW != 0)
-}
-
 fn device_name(bytes: &[u8; NAME_BYTES]) -> String {
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(NAME_BYTES);
     String::from_utf8_lossy(&bytes[..end]).into_owned()
@@ -497,20 +484,6 @@ mod tests {
     fn nonblocking(fd: &OwnedFd) -> bool {
         // SAFETY: a plain system call.
         unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) & libc::O_NONBLOCK != 0 }
-    }
-
-    #[test]
-    fn a_privileged_qkey_takes_cap_net_raw() {
-        assert!(has_net_raw("Name:\tx\nCapEff:\t0000000000002000\n"));
-        assert!(has_net_raw("CapEff:\t000001ffffffffff"));
-        for no in [
-            "",
-            "CapEff:\t000001ffffffdfff",
-            "CapEff:\t?",
-            "CapPrm:\t0000000000002000",
-        ] {
-            assert!(!has_net_raw(no), "{no}");
-        }
     }
 
     #[test]

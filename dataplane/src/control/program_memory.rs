@@ -20,6 +20,7 @@ use std::ffi::CStr;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 
 use super::error::CommandError;
 
@@ -82,6 +83,18 @@ impl ProgramMemory {
             }
         }
         Ok(())
+    }
+
+    /// Whether the process has `CAP_NET_RAW` for what is the daemon's: in effect, and in the daemon's own user namespace, since
+    /// everybody has all capabilities in one that they make (user_namespaces(7)). False if either cannot be known.
+    pub fn has_net_raw(&self) -> bool {
+        let Some(dir) = &self.process else {
+            return false;
+        };
+        let mut status = String::new();
+        let read = open_at(dir.as_fd(), c"status").and_then(|mut f| f.read_to_string(&mut status));
+        // The namespace after the capabilities: who leaves ours in between does not come back.
+        read.is_ok() && says_net_raw(&status) && shares_user_namespace(dir)
     }
 
     /// Writes a few bytes that a command promises to write to an address of the program. It may wait for a page as long as
@@ -177,6 +190,22 @@ fn open_process(pid: i32) -> Option<OwnedFd> {
     Some(dir.into())
 }
 
+/// Whether `/proc/PID/status` says that its process has `CAP_NET_RAW` in effect (proc(5), capabilities(7)).
+fn says_net_raw(status: &str) -> bool {
+    const CAP_NET_RAW: u32 = 13;
+    let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    mask.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+        .is_some_and(|mask| mask & 1 << CAP_NET_RAW != 0)
+}
+
+/// Whether the process is in our user namespace.
+fn shares_user_namespace(dir: &OwnedFd) -> bool {
+    let of = |file: File| file.metadata().map(|m| (m.dev(), m.ino()));
+    let theirs = open_at(dir.as_fd(), c"ns/user").and_then(of);
+    let ours = File::open("/proc/self/ns/user").and_then(of);
+    matches!((theirs, ours), (Ok(theirs), Ok(ours)) if theirs == ours)
+}
+
 /// Whether the process has the number `pid` in its own or in an enclosing PID namespace.
 fn is_process(dir: &OwnedFd, pid: i32) -> bool {
     let mut status = String::new();
@@ -254,6 +283,7 @@ fn parse_mapping(line: &[u8]) -> Option<(u64, u64, &str)> {
 mod tests {
     use super::*;
     use std::fs::OpenOptions;
+    use std::process::{Command, Stdio};
 
     fn own_memory() -> OwnedFd {
         OpenOptions::new()
@@ -357,6 +387,62 @@ mod tests {
     fn the_maps_of_another_process_are_not_used() {
         let memory = ProgramMemory::adopt(own_memory(), 1).unwrap();
         assert!(memory.process.is_none() || std::process::id() == 1);
+    }
+
+    #[test]
+    fn a_privileged_qkey_takes_cap_net_raw() {
+        assert!(says_net_raw("Name:\tx\nCapEff:\t0000000000002000\n"));
+        assert!(says_net_raw("CapEff:\t000001ffffffffff"));
+        for no in [
+            "",
+            "CapEff:\t000001ffffffdfff",
+            "CapEff:\t?",
+            "CapPrm:\t0000000000002000",
+        ] {
+            assert!(!says_net_raw(no), "{no}");
+        }
+    }
+
+    #[test]
+    fn capabilities_in_a_user_namespace_of_ones_own_are_none() {
+        let own = own();
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        assert_eq!(own.has_net_raw(), says_net_raw(&status));
+        let script = "cat /proc/self/status; read end";
+        let unshared = Command::new("unshare")
+            .args(["--user", "--map-root-user", "sh", "-c", script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn();
+        let Ok(mut child) = unshared else {
+            eprintln!("skipped: no unshare(1)");
+            return;
+        };
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let effective = lines.find_map(|line| line.ok().filter(|l| l.starts_with("CapEff:")));
+        let Some(effective) = effective else {
+            eprintln!("skipped: no user namespaces here");
+            child.wait().unwrap();
+            return;
+        };
+        assert!(says_net_raw(&effective), "{effective}");
+        let inside = ProgramMemory {
+            mem: own_memory(),
+            process: open_process(child.id() as i32),
+        };
+        assert!(inside.process.is_some() && !inside.has_net_raw());
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn who_cannot_be_known_has_no_capability() {
+        let unknown = ProgramMemory {
+            process: None,
+            ..own()
+        };
+        assert!(!unknown.has_net_raw());
     }
 
     #[test]
