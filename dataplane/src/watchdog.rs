@@ -284,7 +284,7 @@ mod tests {
     fn the_name_of_a_thread_may_hold_anything() {
         let stat = "7 (a) R 1 (b) S 1 2 3 4 5 6 7 8 9 10 11 12 13";
         assert_eq!(parse(stat), Some(('S', 23)));
-        let own = fs::read_to_string("/proc/self/stat").unwrap();
+        let own = fs::read_to_string("/proc/thread-self/stat").unwrap();
         assert_eq!(parse(&own).map(|(state, _)| state), Some('R'));
         assert_eq!(parse("7 (a"), None);
     }

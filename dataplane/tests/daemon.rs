@@ -310,12 +310,29 @@ fn what_this_version_does_not_have_is_logged_once_for_a_program() {
         "probing is no fault: {}",
         daemon.log()
     );
-    let mut program = daemon.program("ibv_srq_pingpong", &["-g", "0", "-d", "roce0"]);
-    program.env("ROCELINE_DEBUG", "1");
-    let refused = Process::start(daemon.dir(), "srq", &mut program).finish(PATIENCE);
+    // It sends Ethernet frames of its own making, by a raw packet queue pair.
+    let addresses = ["-B", "02:52:4c:4d:00:01", "-E", "02:52:4c:4d:00:02"];
+    let flow = [
+        "-J",
+        "10.77.0.1",
+        "-j",
+        "10.77.0.2",
+        "-K",
+        "4000",
+        "-k",
+        "4000",
+    ];
+    let mut program = daemon.program("raw_ethernet_bw", &["--client", "-d", "roce0"]);
+    program
+        .args(addresses)
+        .args(flow)
+        .env("ROCELINE_DEBUG", "1");
+    let refused = Process::start(daemon.dir(), "raw", &mut program).finish(PATIENCE);
     assert!(!refused.ok(), "{}", refused.report());
     assert!(
-        refused.stderr.contains("CREATE_SRQ"),
+        refused
+            .stderr
+            .contains("raw packet queue pairs are not supported"),
         "{}",
         refused.report()
     );
@@ -323,7 +340,7 @@ fn what_this_version_does_not_have_is_logged_once_for_a_program() {
     let lines: Vec<&str> = log.lines().filter(|line| line.contains("WARN")).collect();
     assert_eq!(lines.len(), 1, "{log}");
     assert!(
-        lines[0].contains("CREATE_SRQ") && lines[0].contains("not supported"),
+        lines[0].contains("raw packet queue pairs are not supported"),
         "{log}"
     );
 }
