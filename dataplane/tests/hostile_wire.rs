@@ -1,8 +1,8 @@
 //! What comes from the wire malformed is counted, dropped, and nothing else: no completion, no answer, no change of
 //! the QP. The frames reach the NIC through its port, as a peer's would.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use roceline::bench::{Producer, ProducerQp};
@@ -36,8 +36,10 @@ impl World {
     fn new() -> World {
         let config = Config::preset(Preset::Pair).unwrap();
         let infos = config.nic_infos();
-        let eal = Eal::init(&EalConfig::default()).unwrap();
-        let pool = Mempool::new(&eal, &MempoolConfig::default()).unwrap();
+        // A process starts EAL once; the tests share it.
+        static EAL: OnceLock<Eal> = OnceLock::new();
+        let eal = EAL.get_or_init(|| Eal::init(&EalConfig::default()).unwrap());
+        let pool = Mempool::new(eal, &MempoolConfig::default()).unwrap();
         let (nic_end, wire) = FabricLink::pair(&FabricLinkConfig {
             mtu: infos[0].port_mtu,
             ..FabricLinkConfig::default()
