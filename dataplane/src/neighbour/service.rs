@@ -174,7 +174,8 @@ fn act(neighbours: &Neighbours, index: usize, out: Outbox, lcores: &dyn LcorePor
     }
 }
 
-/// Sends a command to the owner of a NIC, and waits for nothing: what does not arrive is asked for again.
+/// Sends a command to the owner of a NIC, and waits for nothing. What a full mailbox refuses is lost: a request for a
+/// neighbour goes out again, but news of a peer's new MAC address reaches queue pairs with the peer's next announcement.
 fn tell(lcores: &dyn LcorePort, nic: u32, command: Command) {
     let (reply, _) = sync_channel(1);
     let request = Request {
