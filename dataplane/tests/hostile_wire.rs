@@ -1,7 +1,7 @@
 //! What comes from the wire malformed is counted, dropped, and nothing else: no completion, no answer, no change of
 //! the QP. The frames reach the NIC through its port, as a peer's would.
 
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -39,7 +39,12 @@ impl World {
         // A process starts EAL once; the tests share it.
         static EAL: OnceLock<Eal> = OnceLock::new();
         let eal = EAL.get_or_init(|| Eal::init(&EalConfig::default()).unwrap());
-        let pool = Mempool::new(eal, &MempoolConfig::default()).unwrap();
+        static WORLDS: AtomicU32 = AtomicU32::new(0);
+        let pool_config = MempoolConfig {
+            name: format!("mbufs{}", WORLDS.fetch_add(1, Ordering::Relaxed)),
+            ..MempoolConfig::default()
+        };
+        let pool = Mempool::new(eal, &pool_config).unwrap();
         let (nic_end, wire) = FabricLink::pair(&FabricLinkConfig {
             mtu: infos[0].port_mtu,
             ..FabricLinkConfig::default()
