@@ -171,7 +171,7 @@ fn a_queue_pair_has_counters_of_its_own() {
     );
     let none = daemon.roceline("stat", &["stat", "--qp", "0xfffffe"]);
     assert!(
-        !none.ok()
+        none.failed()
             && none
                 .stderr
                 .contains("no queue pair has the number 0xfffffe")
@@ -219,7 +219,7 @@ fn retransmission_is_configured_per_nic() {
         });
         let caller = with(&[client, "127.0.0.1"]);
         let ended = daemon.run_program(client, "ibv_rc_pingpong", &caller);
-        assert!(!ended.ok(), "{}", ended.report());
+        assert!(ended.failed(), "{}", ended.report());
         assert!(
             ended.stderr.contains("transport retry counter exceeded"),
             "{}",

@@ -328,7 +328,7 @@ fn what_this_version_does_not_have_is_logged_once_for_a_program() {
         .args(flow)
         .env("ROCELINE_DEBUG", "1");
     let refused = Process::start(daemon.dir(), "raw", &mut program).finish(PATIENCE);
-    assert!(!refused.ok(), "{}", refused.report());
+    assert!(refused.failed(), "{}", refused.report());
     assert!(
         refused
             .stderr

@@ -186,7 +186,7 @@ fn a_worker_that_dies_again_and_again_is_given_up() {
     assert!(!daemon.socket().exists());
     let wait = daemon.roceline("wait", &["wait", "--timeout", "0.1"]);
     assert!(
-        !wait.ok() && wait.stderr.contains("no daemon answers"),
+        wait.failed() && wait.stderr.contains("no daemon answers"),
         "{}",
         wait.report()
     );

@@ -142,7 +142,7 @@ fn a_link_goes_down_and_up_by_order() {
     );
     let unknown = daemon.roceline("link", &["link", "down", "roce7"]);
     assert!(
-        !unknown.ok() && unknown.stderr.contains("roce7"),
+        unknown.failed() && unknown.stderr.contains("roce7"),
         "{}",
         unknown.report()
     );

@@ -268,7 +268,7 @@ fn a_limit_that_is_set_is_met_shown_and_said_once() {
     assert!(table.stdout.contains("hostile_probe"), "{}", table.report());
     // 500 queue pairs are what it wants.
     let greedy = bench.attacker("bells", 1).finish(PATIENCE);
-    assert!(!greedy.ok());
+    assert!(greedy.failed());
     assert!(
         greedy.stderr.contains("Resource temporarily unavailable"),
         "{}",

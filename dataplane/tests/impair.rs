@@ -461,7 +461,7 @@ fn mistakes_are_told_with_their_remedy() {
         all.extend(arguments.split_ascii_whitespace());
         let ended = daemon.roceline("mistake", &all);
         assert!(
-            !ended.ok() && ended.stderr.contains(said),
+            ended.failed() && ended.stderr.contains(said),
             "{arguments}: {}",
             ended.report()
         );

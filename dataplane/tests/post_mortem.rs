@@ -455,7 +455,7 @@ fn ends_of_programs_and_the_ways_to_learn_of_failures() {
     let daemon = &bench.daemon;
     let none = daemon.roceline("none", &["show", "qp", "--post-mortem", "last"]);
     assert!(
-        !none.ok() && none.stderr.contains("no queue pair has failed"),
+        none.failed() && none.stderr.contains("no queue pair has failed"),
         "{}",
         none.report()
     );
@@ -514,9 +514,9 @@ fn ends_of_programs_and_the_ways_to_learn_of_failures() {
         assert!(list.contains(name), "{list}");
     }
     let unknown = daemon.roceline("unknown", &["show", "qp", "--post-mortem", "0xfffffe"]);
-    assert!(!unknown.ok() && unknown.stderr.contains("no record of queue pair 0xfffffe"));
+    assert!(unknown.failed() && unknown.stderr.contains("no record of queue pair 0xfffffe"));
     let odd = daemon.roceline("odd", &["show", "mrs", "--post-mortem"]);
-    assert!(!odd.ok() && odd.stderr.contains("show qp --post-mortem"));
+    assert!(odd.failed() && odd.stderr.contains("show qp --post-mortem"));
 
     support::wait_for("the failure in the log", support::PATIENCE, || {
         let log = daemon.log();
@@ -615,7 +615,7 @@ fn queue_pairs_that_could_not_be_connected() {
     let bench = Bench::new();
     bench.run(&["receive=0", "rnr=0"], "RNR retry counter exceeded");
     let ended = bench.start(&["gid-a=1", "tell-b=0"]);
-    assert!(!ended.ok(), "{}", ended.report());
+    assert!(ended.failed(), "{}", ended.report());
     assert!(ended.stderr.contains("to RTR"), "{}", ended.report());
     let pieces = [
         "modify_qp of queue pair 0x",

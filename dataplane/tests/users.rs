@@ -69,7 +69,7 @@ fn users_are_let_in_or_refused_as_configured() {
     let refused = open(STRANGER);
     let said = "the daemon refuses to open roce0: errno 13; its log says why";
     assert!(
-        !refused.ok() && refused.stderr.contains(said),
+        refused.failed() && refused.stderr.contains(said),
         "{}",
         refused.report()
     );
@@ -82,7 +82,7 @@ fn users_are_let_in_or_refused_as_configured() {
     let refused = Process::start(closed.dir(), "closed", &mut command).finish(PATIENCE);
     let said = "this user may not connect to";
     assert!(
-        !refused.ok() && refused.stderr.contains(said),
+        refused.failed() && refused.stderr.contains(said),
         "{}",
         refused.report()
     );

@@ -347,7 +347,7 @@ fn the_last_packets_are_kept_until_a_queue_pair_fails() {
     });
     server.signal(libc::SIGKILL);
     let client = client.finish(PATIENCE);
-    assert!(!client.ok(), "{}", client.report());
+    assert!(client.failed(), "{}", client.report());
 
     let ended = last.finish(PATIENCE).expect_ok();
     let capture = Capture::open(Path::new(&file));

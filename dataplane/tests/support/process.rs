@@ -1,7 +1,7 @@
 //! A child process with a deadline, its output in files.
 
 use std::fs::{self, File};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
@@ -20,6 +20,8 @@ pub struct Process {
 pub struct Ended {
     pub name: String,
     pub status: ExitStatus,
+    /// It had to be killed, as it had not ended in time.
+    pub overdue: bool,
     pub stdout: String,
     pub stderr: String,
 }
@@ -37,6 +39,14 @@ impl Process {
             .stdin(Stdio::null())
             .stdout(create(&stdout))
             .stderr(create(&stderr));
+        // SAFETY: signal(2) is async-signal-safe and touches nothing of this process.
+        unsafe {
+            command.pre_exec(|| {
+                // Shells start what runs in the background with SIGINT ignored, which programs inherit.
+                libc::signal(libc::SIGINT, libc::SIG_DFL);
+                Ok(())
+            })
+        };
         let child = command
             .spawn()
             .unwrap_or_else(|error| panic!("{command:?}: {error}"));
@@ -75,9 +85,9 @@ impl Process {
     /// Waits for its end, and makes one if there is none in time.
     pub fn finish(mut self, patience: Duration) -> Ended {
         let begin = Instant::now();
-        let status = loop {
+        let (status, overdue) = loop {
             if let Some(status) = self.child.try_wait().expect("our child can be waited for") {
-                break status;
+                break (status, false);
             }
             if begin.elapsed() > patience {
                 eprintln!(
@@ -85,7 +95,8 @@ impl Process {
                     self.name
                 );
                 let _ = self.child.kill();
-                break self.child.wait().expect("our child can be waited for");
+                let status = self.child.wait();
+                break (status.expect("our child can be waited for"), true);
             }
             thread::sleep(Duration::from_millis(2));
         };
@@ -93,6 +104,7 @@ impl Process {
         Ended {
             name: self.name.clone(),
             status,
+            overdue,
             stdout,
             stderr,
         }
@@ -109,6 +121,12 @@ impl Drop for Process {
 impl Ended {
     pub fn ok(&self) -> bool {
         self.status.success()
+    }
+
+    /// Whether it ended by itself, or by a signal of the test's, and not well: being killed for its lateness is no failure
+    /// that a test may wait for.
+    pub fn failed(&self) -> bool {
+        !self.ok() && !self.overdue
     }
 
     /// All that is known, for a message.

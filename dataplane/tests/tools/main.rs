@@ -144,7 +144,7 @@ fn interrupted_runs_leave_nothing_behind() {
             for process in [first, second] {
                 process.signal(libc::SIGINT);
                 let ended = process.finish(PATIENCE);
-                assert!(!ended.ok(), "{}", ended.report());
+                assert!(ended.failed(), "{}", ended.report());
             }
             daemon.expect_empty();
         }
