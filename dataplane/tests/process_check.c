@@ -460,32 +460,15 @@ static void case_filtered(void)
 	must_succeed(child, "a program with a filter");
 }
 
-static const struct test {
-	const char *name;
-	void (*run)(void);
-} tests[] = {
-	{ "children", case_children }, { "handlers", case_handlers },	{ "daemon", case_daemon },
-	{ "descriptors", case_descriptors }, { "all-closed", case_all_closed }, { "exec", case_exec },
-	{ "filtered", case_filtered },
+static const struct test tests[] = {
+	{ "children", case_children, false }, { "handlers", case_handlers, false },	{ "daemon", case_daemon, false },
+	{ "descriptors", case_descriptors, false }, { "all-closed", case_all_closed, false }, { "exec", case_exec, false },
+	{ "filtered", case_filtered, false },
 };
-enum { TESTS = sizeof tests / sizeof *tests };
-
-static void run(const struct test *test)
-{
-	int64_t start = now_ms();
-
-	alarm(120);
-	connect_pair(ends, patient);
-	test->run();
-	close_pair(ends);
-	alarm(0);
-	printf("ok %s (%ld ms)\n", test->name, (long)(now_ms() - start));
-	fflush(stdout);
-}
 
 int main(int argc, char **argv)
 {
-	int option, chosen = 0;
+	int option;
 
 	while ((option = getopt(argc, argv, "ni:")) != -1) {
 		switch (option) {
@@ -499,18 +482,5 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	check(pthread_atfork(NULL, NULL, scribble) == 0, "pthread_atfork");
-	options.device[0] = argv[optind];
-	options.device[1] = argv[optind + 1];
-	for (int i = 0; i < TESTS; i++) {
-		bool named = argc - optind == 2;
-
-		for (int k = optind + 2; k < argc; k++)
-			named |= !strcmp(argv[k], tests[i].name);
-		if (named) {
-			run(&tests[i]);
-			chosen++;
-		}
-	}
-	check(chosen > 0, "no such case");
-	return 0;
+	return run_tests(tests, sizeof tests / sizeof *tests, argv + optind);
 }

@@ -838,11 +838,7 @@ static void case_cost(void)
 	}
 }
 
-static const struct test {
-	const char *name;
-	void (*run)(void);
-	bool by_name;	/* only when it is asked for */
-} tests[] = {
+static const struct test tests[] = {
 	{ "private", case_private, false }, { "small", case_small, false }, { "overlap", case_overlap, false },
 	{ "advice", case_advice, false }, { "unmapped", case_unmapped, false }, { "moved", case_moved, false },
 	{ "protection", case_protection, false }, { "stack", case_stack, false }, { "program", case_program, false },
@@ -854,24 +850,10 @@ static const struct test {
 	{ "traffic", case_traffic, false }, { "storm", case_storm, true }, { "hold", case_hold, true },
 	{ "cost", case_cost, true },
 };
-enum { TESTS = sizeof tests / sizeof *tests };
-
-static void run(const struct test *test)
-{
-	int64_t start = now_ms();
-
-	alarm(120);
-	connect_pair(ends, patient);
-	test->run();
-	close_pair(ends);
-	alarm(0);
-	printf("ok %s (%ld ms)\n", test->name, (long)(now_ms() - start));
-	fflush(stdout);
-}
 
 int main(int argc, char **argv)
 {
-	int option, chosen = 0;
+	int option;
 
 	while ((option = getopt(argc, argv, "t:nf")) != -1) {
 		switch (option) {
@@ -887,18 +869,5 @@ int main(int argc, char **argv)
 	}
 	if (with_fork_init)
 		check(ibv_fork_init() == 0, "ibv_fork_init");
-	options.device[0] = argv[optind];
-	options.device[1] = argv[optind + 1];
-	for (int i = 0; i < TESTS; i++) {
-		bool named = false;
-
-		for (int k = optind + 2; k < argc; k++)
-			named |= !strcmp(argv[k], tests[i].name);
-		if (named || (argc - optind == 2 && !tests[i].by_name)) {
-			run(&tests[i]);
-			chosen++;
-		}
-	}
-	check(chosen > 0, "no such case");
-	return 0;
+	return run_tests(tests, sizeof tests / sizeof *tests, argv + optind);
 }

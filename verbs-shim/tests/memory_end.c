@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 struct options options = { .gid_index = 0, .mtu = 1024, .seconds = 30 };
 bool never;
@@ -128,4 +129,31 @@ void must_succeed(pid_t child, const char *what)
 
 	check(child > 0 && waitpid(child, &status, 0) == child, "%s: fork: %s", what, strerror(errno));
 	check(status == 0, "%s: the child ended with %#x", what, status);
+}
+
+int run_tests(const struct test *tests, size_t count, char **words)
+{
+	int chosen = 0;
+
+	options.device[0] = words[0];
+	options.device[1] = words[1];
+	for (size_t i = 0; i < count; i++) {
+		bool named = words[2] == NULL && !tests[i].by_name;
+		int64_t start = now_ms();
+
+		for (char **word = &words[2]; *word != NULL; word++)
+			named |= !strcmp(*word, tests[i].name);
+		if (!named)
+			continue;
+		alarm(120);
+		connect_pair(ends, patient);
+		tests[i].run();
+		close_pair(ends);
+		alarm(0);
+		printf("ok %s (%ld ms)\n", tests[i].name, (long)(now_ms() - start));
+		fflush(stdout);
+		chosen++;
+	}
+	check(chosen > 0, "no such case");
+	return 0;
 }

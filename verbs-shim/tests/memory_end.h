@@ -34,6 +34,16 @@ void expect_shared(const void *p, bool shared, const char *what);
 uint8_t *pages(int count);
 void must_succeed(pid_t child, const char *what);
 
+/* A case, which finds both ends connected. */
+struct test {
+	const char *name;
+	void (*run)(void);
+	bool by_name;		/* runs only when it is asked for */
+};
+
+/* Runs the cases named in words, which follow two devices; all that need not be asked for where none is named. */
+int run_tests(const struct test *tests, size_t count, char **words);
+
 /* Cases of memory_huge.c. */
 void case_huge(void);
 void case_untouched(void);

@@ -102,4 +102,24 @@ static inline void wait_for(pid_t child)
 	CHECK(status == 0);
 }
 
+/* One thing that a probe can try. */
+struct probe {
+	const char *name;
+	void (*run)(void);
+};
+
+/* Runs the case that the command line names. */
+static inline int probe_main(int argc, char **argv, const struct probe *cases, size_t count)
+{
+	/* Whatever the harness left open is in the way. */
+	syscall(SYS_close_range, 3L, 65535L, 0L);
+	for (size_t i = 0; argc == 2 && i < count; i++)
+		if (!strcmp(argv[1], cases[i].name)) {
+			cases[i].run();
+			return 0;
+		}
+	fprintf(stderr, "usage: %s CASE\n", argv[0]);
+	return 2;
+}
+
 #endif

@@ -281,10 +281,7 @@ static void case_atfork(void)
 	check_echo(copies[0]);
 }
 
-static const struct {
-	const char *name;
-	void (*run)(void);
-} cases[] = {
+static const struct probe cases[] = {
 	{ "raw", case_raw },	   { "hidden-gone", case_hidden_gone }, { "ranges", case_ranges },
 	{ "daemon", case_daemon }, { "clones", case_clones },	    { "children", case_children },
 	{ "atfork", case_atfork },
@@ -292,13 +289,5 @@ static const struct {
 
 int main(int argc, char **argv)
 {
-	/* Whatever the harness left open is in the way. */
-	syscall(SYS_close_range, 3L, 65535L, 0L);
-	for (size_t i = 0; argc == 2 && i < sizeof cases / sizeof *cases; i++)
-		if (!strcmp(argv[1], cases[i].name)) {
-			cases[i].run();
-			return 0;
-		}
-	fprintf(stderr, "usage: process_probe CASE\n");
-	return 2;
+	return probe_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }

@@ -476,10 +476,7 @@ static void case_cost(void)
 	printf("the same by system call %.1f ns\n", (double)(now_ns() - start) / (N / 10));
 }
 
-static const struct {
-	const char *name;
-	void (*run)(void);
-} cases[] = {
+static const struct probe cases[] = {
 	{ "paths", case_paths }, { "machine", case_machine },	{ "open", case_open },	    { "commands", case_commands },
 	{ "doorbells", case_doorbells }, { "channels", case_channels }, { "dup", case_dup },
 	{ "hidden", case_hidden },	{ "reuse", case_reuse },    { "fork", case_fork },
@@ -490,13 +487,5 @@ static const struct {
 
 int main(int argc, char **argv)
 {
-	/* Whatever the harness left open is in the way. */
-	syscall(SYS_close_range, 3L, 65535L, 0L);
-	for (size_t i = 0; argc == 2 && i < sizeof cases / sizeof *cases; i++)
-		if (!strcmp(argv[1], cases[i].name)) {
-			cases[i].run();
-			return 0;
-		}
-	fprintf(stderr, "usage: shim_probe CASE\n");
-	return 2;
+	return probe_main(argc, argv, cases, sizeof cases / sizeof *cases);
 }

@@ -46,6 +46,17 @@ pub struct MemoryFaults {
     pub fault: u32,
 }
 
+impl MemoryFaults {
+    /// Every operation is pending, for at most so long.
+    pub const fn slow(pending_ns: u64) -> MemoryFaults {
+        MemoryFaults {
+            pending: 1000,
+            pending_ns,
+            fault: 0,
+        }
+    }
+}
+
 /// A descriptor that waits for its payload, or for one before it.
 struct Outgoing {
     desc: TxDesc,

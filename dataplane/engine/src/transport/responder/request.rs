@@ -35,6 +35,20 @@ impl Refusal {
     }
 }
 
+/// Whether requests are heard at all; the first in RTR says that the connection is established (IBTA 11.6.3.1).
+#[inline]
+pub(super) fn listens(qp: &mut Qp, env: &mut Env<'_>) -> bool {
+    if qp.resp.dead {
+        count!(qp, env, rx_dropped);
+        return false;
+    }
+    if qp.state == QpState::Rtr && !qp.resp.established {
+        qp.resp.established = true;
+        env.event(qp, AsyncKind::CommEst);
+    }
+    true
+}
+
 /// A request arrived. `tag` names the packet to whoever places its payload.
 pub(crate) fn on_request<Q: RecvQueues>(
     qp: &mut Qp,
@@ -43,13 +57,8 @@ pub(crate) fn on_request<Q: RecvQueues>(
     queues: &mut Q,
     env: &mut Env<'_>,
 ) {
-    if qp.resp.dead {
-        count!(qp, env, rx_dropped);
+    if !listens(qp, env) {
         return;
-    }
-    if qp.state == QpState::Rtr && !qp.resp.established {
-        qp.resp.established = true;
-        env.event(qp, AsyncKind::CommEst);
     }
     match packet.psn.distance(qp.resp.epsn) {
         0 => expected(qp, packet, tag, queues, env),
@@ -157,14 +166,17 @@ fn expected<Q: RecvQueues>(
             let nak = Kind::SoftNak(Syndrome::Rnr { timer });
             qp.resp.nak_sent = qp.resp.effects.push_nak(packet.psn, nak);
         }
-        Err(Refusal::Fatal(cause)) => {
-            qp.resp.dead = true;
-            qp.cold.journal.refusal = Some(cause);
-            let nak = Kind::FatalNak(cause.fault());
-            qp.resp.effects.push_nak(packet.psn, nak);
-        }
+        Err(Refusal::Fatal(cause)) => fail(qp, packet, cause),
     }
     drain(qp, env);
+}
+
+/// With this request the QP fails, once what came before it is done.
+pub(super) fn fail(qp: &mut Qp, packet: &Packet, cause: Cause) {
+    qp.resp.dead = true;
+    qp.cold.journal.refusal = Some(cause);
+    let nak = Kind::FatalNak(cause.fault());
+    qp.resp.effects.push_nak(packet.psn, nak);
 }
 
 /// A message begins with FIRST or ONLY and goes on with packets of its own kind.

@@ -4,11 +4,11 @@
 //! A receive request that a broken SEND had taken stays with the QP and serves the next message that needs one, also where
 //! it came from a shared receive queue: nothing ever goes back into a queue.
 
-use super::effects::{Kind, drain};
-use super::request::{Refusal, in_sequence, send, write};
+use super::effects::drain;
+use super::request::{Refusal, fail, in_sequence, listens, send, write};
 use crate::transport::env::{Env, count};
 use crate::transport::qp::Qp;
-use crate::verbs::{AsyncKind, QpState, RecvQueues};
+use crate::verbs::RecvQueues;
 use crate::wire::{Operation, Packet};
 
 /// A request arrived. `tag` names the packet to whoever places its payload.
@@ -19,13 +19,8 @@ pub(crate) fn on_unreliable<Q: RecvQueues>(
     queues: &mut Q,
     env: &mut Env<'_>,
 ) {
-    if qp.resp.dead {
-        count!(qp, env, rx_dropped);
+    if !listens(qp, env) {
         return;
-    }
-    if qp.state == QpState::Rtr && !qp.resp.established {
-        qp.resp.established = true;
-        env.event(qp, AsyncKind::CommEst);
     }
     let info = packet.opcode.info();
     match packet.psn.distance(qp.resp.epsn) {
@@ -69,10 +64,7 @@ pub(crate) fn on_unreliable<Q: RecvQueues>(
         }
         // A receive request that is no good is this end's fault, and the program hears of it.
         Err(Refusal::Fatal(cause)) if cause.fault().is_receivers() => {
-            qp.resp.dead = true;
-            qp.cold.journal.refusal = Some(cause);
-            let fatal = Kind::FatalNak(cause.fault());
-            qp.resp.effects.push_nak(packet.psn, fatal);
+            fail(qp, packet, cause);
         }
         Err(Refusal::Fatal(_)) => {
             count!(qp, env, rx_dropped);

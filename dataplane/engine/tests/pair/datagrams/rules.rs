@@ -185,11 +185,7 @@ fn connected_qps_take_no_datagrams() {
 #[test]
 fn a_send_completes_when_its_payload_was_fetched_and_in_order() {
     let mut p = Pair::new();
-    p.node(0).memory_faults = MemoryFaults {
-        pending: 1000,
-        pending_ns: 50_000,
-        fault: 0,
-    };
+    p.node(0).memory_faults = MemoryFaults::slow(50_000);
     for n in 0..3 {
         p.receive(1, n, 64);
     }
@@ -211,11 +207,7 @@ fn a_send_completes_when_its_payload_was_fetched_and_in_order() {
 fn sqd_sends_nothing_new_and_receives() {
     let mut p = Pair::new();
     p.receive(0, 9, 64);
-    p.node(0).memory_faults = MemoryFaults {
-        pending: 1000,
-        pending_ns: 50_000,
-        fault: 0,
-    };
+    p.node(0).memory_faults = MemoryFaults::slow(50_000);
     let started = p.send(0, b"started");
     p.w.poll();
     let (qp, now) = (p.ids[0], p.w.now);
@@ -245,11 +237,7 @@ fn sqd_sends_nothing_new_and_receives() {
 fn in_err_everything_is_flushed_and_a_reset_begins_anew() {
     let mut p = Pair::new();
     p.receive(0, 9, 64);
-    p.node(0).memory_faults = MemoryFaults {
-        pending: 1000,
-        pending_ns: 50_000,
-        fault: 0,
-    };
+    p.node(0).memory_faults = MemoryFaults::slow(50_000);
     let pending = p.send(0, b"pending");
     p.w.poll();
     let (qp, now) = (p.ids[0], p.w.now);

@@ -132,11 +132,7 @@ fn packets_that_ask_for_no_ack_get_none_of_their_own() {
 #[test]
 fn a_duplicate_that_asks_for_an_ack_gets_it_when_the_data_is_there() {
     let mut b = Bench::new();
-    b.node(1).memory_faults = crate::node::MemoryFaults {
-        pending: 1000,
-        pending_ns: 1_000,
-        fault: 0,
-    };
+    b.node(1).memory_faults = crate::node::MemoryFaults::slow(1_000);
     let ext = b.reth(8);
     for ack_req in [false, true] {
         let mut frame = b.frame(Opcode::RC_WRITE_ONLY, 0x100, 8, ext);

@@ -9,11 +9,7 @@ use crate::node::{MemoryFaults, PD};
 use WcStatus::*;
 use WrOpcode::{AtomicWrite, CmpSwap, FetchAdd, Flush, Read, Send, Write};
 
-const SLOW: MemoryFaults = MemoryFaults {
-    pending: 1000,
-    pending_ns: 3_000,
-    fault: 0,
-};
+const SLOW: MemoryFaults = MemoryFaults::slow(3_000);
 
 impl Bench {
     /// A word of node 1.
@@ -450,11 +446,7 @@ fn an_atomic_write_has_8_bytes() {
 fn a_flush_is_answered_when_what_is_before_it_is_placed() {
     let mut b = Bench::new();
     let at = b.word(0);
-    b.node(1).memory_faults = MemoryFaults {
-        pending: 1000,
-        pending_ns: 500_000,
-        fault: 0,
-    };
+    b.node(1).memory_faults = MemoryFaults::slow(500_000);
     let (wr, list) = b.wr(Write, 3000);
     b.post_wr(wr, &list);
     b.flush(VISIBLE, at, 8);

@@ -273,11 +273,7 @@ fn more_reads_than_max_dest_rd_atomic_are_an_invalid_request() {
         max_dest_rd_atomic: 2,
         ..default_attr()
     });
-    b.node(1).memory_faults = MemoryFaults {
-        pending: 1000,
-        pending_ns: 1_000_000,
-        fault: 0,
-    };
+    b.node(1).memory_faults = MemoryFaults::slow(1_000_000);
     // A WRITE that is being placed holds the READs back.
     let ext = b.reth(64);
     b.inject(Opcode::RC_WRITE_ONLY, 0x100, 64, ext);

@@ -131,11 +131,7 @@ fn no_more_reads_are_out_than_max_rd_atomic() {
 #[test]
 fn a_fence_waits_until_reads_are_placed() {
     let mut b = Bench::with_attr(no_timeout());
-    b.node(0).memory_faults = MemoryFaults {
-        pending: 1000,
-        pending_ns: 1,
-        fault: 0,
-    };
+    b.node(0).memory_faults = MemoryFaults::slow(1);
     b.post(Read, 100);
     let (mut wr, list) = b.wr(Write, 0);
     wr.fence = true;
@@ -163,11 +159,7 @@ fn a_fence_does_not_wait_for_writes() {
 #[test]
 fn a_read_completes_when_its_last_byte_is_placed() {
     let mut b = Bench::with_attr(no_timeout());
-    b.node(0).memory_faults = MemoryFaults {
-        pending: 1000,
-        pending_ns: 1_000_000,
-        fault: 0,
-    };
+    b.node(0).memory_faults = MemoryFaults::slow(1_000_000);
     b.post(Read, 3000);
     b.post(Write, 0);
     let mut placed_at = Nanos::ZERO;

@@ -106,11 +106,7 @@ fn a_write_put_off_by_an_rnr_nak_is_counted_once() {
 #[test]
 fn acks_completions_and_reads_wait_for_the_placements_before_them() {
     let mut b = Bench::new();
-    b.node(1).memory_faults = MemoryFaults {
-        pending: 1000,
-        pending_ns: 1,
-        fault: 0,
-    };
+    b.node(1).memory_faults = MemoryFaults::slow(1);
     b.receive(64);
     let ext = b.reth(64);
     b.inject(Opcode::RC_SEND_ONLY, 0x100, 64, NONE);
@@ -130,11 +126,7 @@ fn ext_of_len(ext: ExtHeaders, dma_len: u32) -> ExtHeaders {
 #[test]
 fn a_nak_waits_for_the_placements_before_it() {
     let mut b = Bench::new();
-    b.node(1).memory_faults = MemoryFaults {
-        pending: 1000,
-        pending_ns: 1,
-        fault: 0,
-    };
+    b.node(1).memory_faults = MemoryFaults::slow(1);
     let ext = b.reth(64);
     b.inject(Opcode::RC_WRITE_ONLY, 0x100, 64, ext);
     b.inject(Opcode::RC_WRITE_ONLY, 0x102, 64, ext);
@@ -206,11 +198,7 @@ fn a_duplicate_read_that_asks_for_something_else_is_dropped() {
 #[test]
 fn when_the_pipeline_is_full_packets_are_dropped_and_sent_again() {
     let mut b = Bench::new();
-    b.node(1).memory_faults = MemoryFaults {
-        pending: 1000,
-        pending_ns: 2_000_000,
-        fault: 0,
-    };
+    b.node(1).memory_faults = MemoryFaults::slow(2_000_000);
     let ext = b.reth(1);
     for psn in 0..600 {
         b.inject(Opcode::RC_WRITE_ONLY, 0x100 + psn, 1, ext);
@@ -328,11 +316,7 @@ fn memory_that_cannot_be_written_is_a_remote_operational_error() {
 #[test]
 fn a_waiting_nak_is_taken_back_when_its_packet_arrives() {
     let mut b = Bench::new();
-    b.node(1).memory_faults = MemoryFaults {
-        pending: 1000,
-        pending_ns: 1_000,
-        fault: 0,
-    };
+    b.node(1).memory_faults = MemoryFaults::slow(1_000);
     let ext = b.reth(64);
     b.inject(Opcode::RC_WRITE_ONLY, 0x100, 64, ext);
     b.inject(Opcode::RC_SEND_ONLY, 0x101, 0, NONE);

@@ -278,11 +278,7 @@ fn waiting_packets_of_a_failed_qp_are_no_longer_to_be_sent() {
 fn nothing_behind_a_refused_request_is_sent_while_it_waits_for_its_turn() {
     let mut b = Bench::with_attr(no_timeout());
     b.filter(|_, _, _| Verdict::Drop);
-    b.node(0).memory_faults = MemoryFaults {
-        pending: 1000,
-        pending_ns: 1_000,
-        fault: 0,
-    };
+    b.node(0).memory_faults = MemoryFaults::slow(1_000);
     b.post(Read, 64);
     b.post(Write, 0);
     b.post(Write, 0);

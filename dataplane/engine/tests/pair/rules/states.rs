@@ -66,11 +66,7 @@ fn a_receive_in_progress_is_flushed_first() {
 fn a_flush_waits_for_placements_under_way() {
     let mut b = Bench::new();
     for n in 0..2 {
-        b.node(n).memory_faults = MemoryFaults {
-            pending: 1000,
-            pending_ns: 1_000,
-            fault: 0,
-        };
+        b.node(n).memory_faults = MemoryFaults::slow(1_000);
     }
     b.receive(100);
     b.receive(100);
@@ -83,11 +79,7 @@ fn a_flush_waits_for_placements_under_way() {
     assert_eq!(b.done(1), [(1000, WrFlushErr), (1001, WrFlushErr)]);
 
     let mut b = Bench::with_attr(no_timeout());
-    b.node(0).memory_faults = MemoryFaults {
-        pending: 1000,
-        pending_ns: 1_000,
-        fault: 0,
-    };
+    b.node(0).memory_faults = MemoryFaults::slow(1_000);
     b.post(Read, 64);
     loop {
         while b.w.poll() {}
@@ -246,11 +238,7 @@ fn a_reset_begins_everything_anew() {
 #[test]
 fn placements_of_before_a_reset_are_not_counted_after_it() {
     let mut b = Bench::new();
-    b.node(1).memory_faults = MemoryFaults {
-        pending: 1000,
-        pending_ns: 50_000,
-        fault: 0,
-    };
+    b.node(1).memory_faults = MemoryFaults::slow(50_000);
     let ext = b.reth(64);
     b.inject(Opcode::RC_WRITE_ONLY, 0x100, 64, ext);
     b.enter(1, QpState::Reset);

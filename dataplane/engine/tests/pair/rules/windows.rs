@@ -365,11 +365,7 @@ fn a_flush_of_a_region_behind_its_invalidation_is_refused() {
 fn a_local_invalidation_waits_for_what_came_through_the_key() {
     let mut b = Bench::new();
     let (key, at) = b.bound(WindowType::Two);
-    b.node(1).memory_faults = MemoryFaults {
-        pending: 1000,
-        pending_ns: 500_000,
-        fault: 0,
-    };
+    b.node(1).memory_faults = MemoryFaults::slow(500_000);
     let (wr, list) = b.wr(Write, 3000);
     b.post_wr(
         SendWr {
