@@ -28,6 +28,19 @@ struct Bench<'a> {
     installed: Installed,
     daemon: Daemon,
     programs_by: Vec<&'a str>,
+    /// The daemon is the child of what was started.
+    forked: bool,
+}
+
+/// `unshare --fork` takes no SIGTERM, and its `--kill-child` does not outlive the child's change of user: so the child is
+/// told to end, and its parent ends with it.
+impl Drop for Bench<'_> {
+    fn drop(&mut self) {
+        // The child is the daemon here, and not a worker.
+        if self.forked && self.daemon.find_worker().is_some() {
+            self.daemon.kill_worker(libc::SIGTERM);
+        }
+    }
 }
 
 impl<'a> Bench<'a> {
@@ -48,6 +61,7 @@ impl<'a> Bench<'a> {
             installed,
             daemon,
             programs_by: programs_by.to_vec(),
+            forked: daemon_by.contains(&"--fork"),
         }
     }
 

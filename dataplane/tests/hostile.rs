@@ -124,7 +124,9 @@ fn greedy_programs_take_their_share_and_no_more() {
         "stopped",
     ] {
         let attacker = bench.attacker(mode, 1);
-        thread::sleep(Duration::from_millis(200));
+        wait_for("the attack", PATIENCE, || {
+            attacker.output().0.contains("begun")
+        });
         let mut ratio = 0.0;
         // A machine that does something else at the wrong moment is measured again; a program that takes too much does so
         // each time.

@@ -432,6 +432,13 @@ static void messages(uint64_t seed)
 
 /* ---- those that are only greedy ---- */
 
+/* All is set up: from here on it takes what it can. */
+static void begun(void)
+{
+	puts("begun");
+	fflush(stdout);
+}
+
 static void bells(void)
 {
 	struct end ends[2];
@@ -449,6 +456,7 @@ static void bells(void)
 		check(qp != NULL, "ibv_create_qp: %s", strerror(errno));
 	}
 	file = whole_file(ends[0].context);
+	begun();
 	for (;;)
 		ring_all(file);
 }
@@ -460,6 +468,7 @@ static void reregister(void)
 
 	open_end(&end, options.device[0]);
 	memset(memory, 1, 1 << 20);
+	begun();
 	for (;;) {
 		struct ibv_mr *mr = ibv_reg_mr(end.pd, memory, 1 << 20, IBV_ACCESS_LOCAL_WRITE);
 
@@ -512,6 +521,7 @@ static void threads(void *(*run)(void *), void *argument, int number)
 	pthread_t thread;
 
 	signal(SIGPIPE, SIG_IGN);
+	begun();
 	for (int i = 1; i < number; i++)
 		check(pthread_create(&thread, NULL, run, argument ? argument : (void *)(uintptr_t)i) == 0, "no thread");
 	run(argument);
@@ -523,6 +533,7 @@ static void deaf(void)
 	struct end ends[2];
 
 	connect_pair(ends, patient);
+	begun();
 	for (uint64_t i = 0;; i++) {
 		arm(&ends[0], false);
 		post_op(&ends[0], &ends[1], IBV_WR_RDMA_WRITE, 8, i);
@@ -533,6 +544,7 @@ static void deaf(void)
 /* As many requests as fit, none of which can succeed: the queue pair fails and is set up again. */
 static void wrong(void)
 {
+	begun();
 	for (;;) {
 		struct end ends[2];
 
@@ -564,6 +576,7 @@ static void stopped(void)
 	connect_pair(ends, patient);
 	for (int i = 0; i < 32; i++)
 		post_op(&ends[0], &ends[1], IBV_WR_RDMA_READ, 1 << 20, i);
+	begun();
 	raise(SIGSTOP);
 	pause();
 }
