@@ -10,7 +10,7 @@ use roceline_abi::layout::{ARM_NEXT, ARM_NONE, ARM_OFFSET, ARM_SOLICITED, QP_SLO
 use roceline_abi::objects::close_sends;
 use roceline_engine::memory::{Access, MrInfo};
 use roceline_engine::verbs::{MAX_SGE, QpId, RecvQueues, RecvWr};
-use roceline_engine::wire::{HeaderTemplate, Psn};
+use roceline_engine::wire::{Gid, HeaderTemplate, Psn};
 use roceline_engine::{MAX_PENDING, Nanos, Side};
 use slab::Slab;
 
@@ -417,6 +417,8 @@ pub struct Qp {
     pub in_sends: bool,
     /// In `Context::paused`.
     pub paused: bool,
+    /// Multicast groups that it is attached to, for [`Groups`](super::multicast::Groups).
+    pub groups: Vec<Gid>,
     /// Packets that came and went.
     pub packets: QpPackets,
 }

@@ -5,7 +5,7 @@
 //! finished packets for a multicast MAC; out flow packets, one for each member, each with a buffer of its own since its headers
 //! and payload become one piece when it is placed. Members are changed between bursts, by messages; only that allocates.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::net::Ipv6Addr;
 
 use roceline_engine::verbs::QpId;
@@ -24,18 +24,17 @@ const COPIES_LIMIT: usize = 1024;
 /// The groups of a NIC.
 #[derive(Debug, Default)]
 pub struct Groups {
-    groups: Vec<Group>,
+    /// Members by group, none without.
+    groups: HashMap<Gid, Vec<QpId>>,
     /// Members of all groups.
     members: usize,
     /// Packets for members, each with its own buffer.
     copies: VecDeque<(Packet, Mbuf)>,
 }
 
-#[derive(Debug)]
-struct Group {
-    gid: Gid,
-    members: Vec<QpId>,
-}
+/// A group is full, or there are too many groups.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Full;
 
 /// The name of a group. An IPv4 group is known by two GIDs: the address mapped into IPv6 (`::ffff:239.1.1.1`), as RoCE v2
 /// has it, and the multicast GID with the address at its end (`ff0e::ffff:239.1.1.1`), as InfiniBand's IPv4-over-IB and the
@@ -70,64 +69,65 @@ pub fn mac_of(group: Gid) -> [u8; 6] {
 }
 
 impl Groups {
-    /// Attaches a queue pair; nothing happens if it is attached. False if the group is full, or there are too many groups.
-    pub fn attach(&mut self, gid: Gid, qp: QpId, max_groups: usize, max_members: usize) -> bool {
+    /// Attaches a queue pair, which notes the groups that it is in, by their canonical names, in `of_qp`; nothing happens if it
+    /// is attached.
+    pub fn attach(
+        &mut self,
+        gid: Gid,
+        qp: QpId,
+        of_qp: &mut Vec<Gid>,
+        max_groups: usize,
+        max_members: usize,
+    ) -> Result<(), Full> {
         let gid = canonical(gid);
-        let at = match self.groups.iter().position(|group| group.gid == gid) {
-            Some(at) => at,
-            None if self.groups.len() < max_groups => {
-                let members = Vec::new();
-                self.groups.push(Group { gid, members });
-                self.groups.len() - 1
-            }
-            None => return false,
-        };
-        let members = &mut self.groups[at].members;
+        let is_new = !self.groups.contains_key(&gid);
+        if is_new && self.groups.len() >= max_groups {
+            return Err(Full);
+        }
+        let members = self.groups.entry(gid).or_default();
         if !members.contains(&qp) {
             if members.len() >= max_members {
-                return false;
+                return Err(Full);
             }
             members.push(qp);
+            of_qp.push(gid);
             self.members += 1;
         }
         // What the loop needs from now on.
         self.copies.reserve(COPIES_LIMIT);
-        true
+        Ok(())
     }
 
     /// Detaches a queue pair; false if it was not attached.
-    pub fn detach(&mut self, gid: Gid, qp: QpId) -> bool {
+    pub fn detach(&mut self, gid: Gid, qp: QpId, of_qp: &mut Vec<Gid>) -> bool {
         let gid = canonical(gid);
-        let Some(at) = self.groups.iter().position(|group| group.gid == gid) else {
+        let Some(at) = of_qp.iter().position(|&of| of == gid) else {
             return false;
         };
-        let members = &mut self.groups[at].members;
-        let Some(member) = members.iter().position(|&member| member == qp) else {
-            return false;
-        };
-        members.remove(member);
-        self.members -= 1;
-        if members.is_empty() {
-            self.groups.swap_remove(at);
-        }
+        of_qp.swap_remove(at);
+        self.leave(gid, qp);
         true
     }
 
-    /// Detaches a queue pair from all groups.
-    pub fn leave_all(&mut self, qp: QpId) {
-        if self.members == 0 {
-            return;
+    /// Detaches a queue pair from all groups that it is in.
+    #[inline]
+    pub fn leave_all(&mut self, qp: QpId, of_qp: &[Gid]) {
+        for &gid in of_qp {
+            self.leave(gid, qp);
         }
-        self.groups.retain_mut(|group| {
-            group.members.retain(|&member| member != qp);
-            !group.members.is_empty()
-        });
-        self.members = self.groups.iter().map(|group| group.members.len()).sum();
     }
 
-    /// Whether a queue pair is attached to a group.
-    pub fn has(&self, qp: QpId) -> bool {
-        self.members > 0 && self.groups.iter().any(|group| group.members.contains(&qp))
+    fn leave(&mut self, gid: Gid, qp: QpId) {
+        let Some(members) = self.groups.get_mut(&gid) else {
+            return;
+        };
+        if let Some(at) = members.iter().position(|&member| member == qp) {
+            members.remove(at);
+            self.members -= 1;
+        }
+        if members.is_empty() {
+            self.groups.remove(&gid);
+        }
     }
 
     /// Groups with members, and members of all together.
@@ -136,9 +136,8 @@ impl Groups {
     }
 
     fn members(&self, destination: Gid) -> &[QpId] {
-        let gid = canonical(destination);
-        let group = self.groups.iter().find(|group| group.gid == gid);
-        group.map_or(&[], |group| &group.members)
+        let members = self.groups.get(&canonical(destination));
+        members.map_or(&[], Vec::as_slice)
     }
 
     /// Whether copies wait for [`deliver`].
@@ -167,15 +166,14 @@ pub fn arrived(
         return false;
     }
     let Groups { groups, copies, .. } = groups;
-    let gid = canonical(packet.dst);
-    let Some(group) = groups.iter().find(|group| group.gid == gid) else {
+    let Some(members) = groups.get(&canonical(packet.dst)) else {
         return false;
     };
     counters.rdma_rx_packets += 1;
     counters.rdma_rx_bytes += mbuf.len() as u64;
     let mut original = Some(mbuf);
-    for (i, member) in group.members.iter().enumerate() {
-        let buffer = match i + 1 == group.members.len() {
+    for (i, member) in members.iter().enumerate() {
+        let buffer = match i + 1 == members.len() {
             true => original.take(),
             false => original.as_ref().and_then(|mbuf| copy(mbuf, pool)),
         };
@@ -296,17 +294,31 @@ mod tests {
     fn members_come_and_go() {
         let mut g = Groups::default();
         let (a, b) = (gid("ff0e::a"), gid("ff0e::ffff:239.0.0.1"));
-        assert!(g.attach(a, QpId(1), 2, 2) && g.attach(a, QpId(1), 2, 2));
-        assert!(g.attach(b, QpId(1), 2, 2) && g.attach(b, QpId(2), 2, 2));
-        assert_eq!(g.count(), (2, 3));
-        assert_eq!(g.members(gid("::ffff:239.0.0.1")), [QpId(1), QpId(2)]);
+        let mapped = gid("::ffff:239.0.0.1");
+        // What each of the queue pairs notes.
+        let mut of: [Vec<Gid>; 4] = Default::default();
+        let mut attach = |group, qp: usize| {
+            let got = g.attach(group, QpId(qp as u32), &mut of[qp], 2, 2);
+            (got, of[qp].len())
+        };
+        assert_eq!(attach(a, 1), (Ok(()), 1));
+        assert_eq!(attach(a, 1), (Ok(()), 1), "again");
+        assert_eq!(attach(b, 1), (Ok(()), 2));
+        assert_eq!(attach(mapped, 1), (Ok(()), 2), "the other name");
+        assert_eq!(attach(b, 2), (Ok(()), 1));
         // Both kinds of too many.
-        assert!(!g.attach(b, QpId(3), 2, 2) && !g.attach(gid("ff0e::c"), QpId(3), 2, 2));
-        assert!(g.has(QpId(2)) && !g.has(QpId(3)));
-        assert!(
-            g.detach(b, QpId(2)) && !g.detach(b, QpId(2)) && !g.detach(gid("ff0e::c"), QpId(1))
-        );
-        g.leave_all(QpId(1));
+        assert_eq!(attach(b, 3), (Err(Full), 0));
+        assert_eq!(attach(gid("ff0e::c"), 3), (Err(Full), 0));
+        assert_eq!(g.count(), (2, 3));
+        assert_eq!(g.members(mapped), [QpId(1), QpId(2)]);
+        assert!(g.detach(mapped, QpId(2), &mut of[2]) && of[2].is_empty());
+        assert!(!g.detach(b, QpId(2), &mut of[2]));
+        assert!(!g.detach(gid("ff0e::c"), QpId(1), &mut of[1]));
+        assert_eq!(g.members(b), [QpId(1)]);
+        // Only its own groups are looked at.
+        g.leave_all(QpId(1), &[]);
+        assert_eq!(g.count(), (2, 2));
+        g.leave_all(QpId(1), &of[1]);
         assert_eq!(g.count(), (0, 0));
         assert!(g.members(a).is_empty());
     }

@@ -50,11 +50,13 @@ pub(super) fn attach_mcast(nic: &mut Nic, id: QpId, gid: Gid, limits: MulticastL
         }
     }
     let MulticastLimits { groups, members } = limits;
-    if nic
-        .groups
-        .attach(gid, id, groups as usize, members as usize)
-    {
-        return Ok(Reply::Done);
+    let (max_groups, max_members) = (groups as usize, members as usize);
+    if let Some(qp) = nic.qps.get_mut(id) {
+        let of_qp = &mut qp.groups;
+        let attached = nic.groups.attach(gid, id, of_qp, max_groups, max_members);
+        if attached.is_ok() {
+            return Ok(Reply::Done);
+        }
     }
     failed(
         libc::ENOMEM,
@@ -67,8 +69,10 @@ pub(super) fn attach_mcast(nic: &mut Nic, id: QpId, gid: Gid, limits: MulticastL
 }
 
 pub(super) fn detach_mcast(nic: &mut Nic, id: QpId, gid: Gid) -> Served {
-    if nic.groups.detach(gid, id) {
-        return Ok(Reply::Done);
+    if let Some(qp) = nic.qps.get_mut(id) {
+        if nic.groups.detach(gid, id, &mut qp.groups) {
+            return Ok(Reply::Done);
+        }
     }
     failed(
         libc::EINVAL,
@@ -82,14 +86,14 @@ pub(super) fn detach_mcast(nic: &mut Nic, id: QpId, gid: Gid) -> Served {
 
 /// A QP that is attached to groups stays: the program must detach it first, as with the kernel's `ib_uverbs_destroy_qp`.
 pub(super) fn not_attached(nic: &Nic, id: QpId) -> Result<(), Failure> {
-    match nic.groups.has(id) {
-        false => Ok(()),
-        true => failed(
+    match nic.qps.get(id) {
+        Some(qp) if !qp.groups.is_empty() => failed(
             libc::EBUSY,
             format!(
                 "QP {:#x} is attached to multicast groups: detach it first",
                 id.0
             ),
         ),
+        _ => Ok(()),
     }
 }

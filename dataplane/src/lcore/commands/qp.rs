@@ -105,6 +105,7 @@ pub(super) fn create_qp(nic: &mut Nic, shared: &mut Shared, key: ContextKey, new
         placing: [0; 2],
         in_sends: false,
         paused: false,
+        groups: Vec::new(),
         packets: QpPackets::default(),
     }));
     Ok(Reply::Qp { handle, qpn: id.0 })
@@ -191,10 +192,10 @@ pub(super) fn destroy_qp(
     id: QpId,
 ) -> (u32, u64) {
     let _ = nic.engine.destroy_qp(id);
-    nic.groups.leave_all(id);
     let Some(qp) = nic.qps.remove(id) else {
         return (0, 0);
     };
+    nic.groups.leave_all(id, &qp.groups);
     if let Receives::Shared(handle) = qp.rq {
         srq::detach(nic, key, handle);
     }
