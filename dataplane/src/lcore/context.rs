@@ -359,8 +359,19 @@ pub struct Cq {
     pub ignore_overrun: bool,
     /// It overflowed.
     pub failed: bool,
+    /// Its QPs are being failed: see [`super::overflow`].
+    pub failing: Option<Failing>,
     /// Queues of QPs that complete here.
     pub users: u32,
+}
+
+/// How far the failing of a CQ's QPs is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Failing {
+    /// Doorbell index of the QP to be looked at next.
+    pub next: u32,
+    /// It overflowed again meanwhile: maybe by a QP that was looked at before.
+    pub again: bool,
 }
 
 impl Cq {

@@ -15,6 +15,7 @@ use super::atomic::{self, Deed};
 use super::context::{Context, LostBehind, Mr, Op, OpEnd, Qp, Then, side_index};
 use super::multicast;
 use super::nic::{Fetched, LOOPBACK_LIMIT, Nic, Placed, Shared, TX_LIMIT};
+use super::overflow;
 use super::queue::CqFull;
 use super::srq;
 use crate::memory::helper::{CAPACITY, Direction, Piece};
@@ -260,8 +261,8 @@ fn complete(nic: &mut Nic, shared: &mut Shared, c: &Completion) {
         Some(Err(CqFull)) => {
             // What is flushed because it overflowed is no news.
             let news = !cq.failed || c.status != WcStatus::WrFlushErr;
-            if news && !cq.ignore_overrun && !shared.failed_cqs.contains(&c.cq) {
-                shared.failed_cqs.push(c.cq);
+            if news && !cq.ignore_overrun {
+                overflow::note(cq, c.cq, &mut shared.failed_cqs);
             }
             return;
         }
@@ -318,46 +319,6 @@ fn failed(nic: &mut Nic, shared: &mut Shared, id: QpId, status: WcStatus) {
     }
     if let Some(qp) = nic.qps.get(id) {
         shared.contexts[qp.context].close_sends(qp.handle, false);
-    }
-}
-
-/// Fails what completes to CQs that overflowed: a CQ error for the CQ, once, then each QP goes to ERR (IBTA 11.6.3).
-pub fn fail_overflowed(nic: &mut Nic, shared: &mut Shared, now: roceline_engine::Nanos) {
-    let mut at = 0;
-    while let Some(&handle) = shared.failed_cqs.get(at) {
-        let key = match shared.cqs.get_mut(handle as usize) {
-            Some(cq) if shared.contexts[cq.context].nic != nic.info.index as usize => {
-                // Its QPs are on another NIC, whose turn comes.
-                at += 1;
-                continue;
-            }
-            Some(cq) => {
-                if !std::mem::replace(&mut cq.failed, true) {
-                    let record = async_record(cq.user_handle, AsyncKind::CqErr);
-                    let key = cq.context;
-                    if shared.contexts[key].async_events.push(record) {
-                        cq.async_events += 1;
-                        shared.note_events(key);
-                    }
-                }
-                shared.cqs[handle as usize].context
-            }
-            None => {
-                shared.failed_cqs.remove(at);
-                continue;
-            }
-        };
-        shared.failed_cqs.remove(at);
-        for index in 0..shared.contexts[key].bell_limit as usize {
-            let qp = shared.contexts[key].qps.get(index).copied();
-            let hit = qp
-                .and_then(|id| nic.qps.get(id))
-                .is_some_and(|qp| qp.send_cq == handle || qp.recv_cq == handle);
-            if let (Some(id), true) = (qp, hit) {
-                nic.engine.fail_qp(id, now, &mut shared.out);
-                drain(nic, shared);
-            }
-        }
     }
 }
 

@@ -25,6 +25,7 @@ mod nic;
 mod notes;
 mod notify;
 mod others;
+mod overflow;
 mod post_mortems;
 pub mod probe;
 mod program;
@@ -162,7 +163,7 @@ impl Lcore {
                 closing: Vec::new(),
                 due_events: VecDeque::with_capacity(1024),
                 stuck_events: VecDeque::with_capacity(1024),
-                failed_cqs: Vec::with_capacity(64),
+                failed_cqs: VecDeque::with_capacity(64),
                 held: 0,
                 taps: Taps::new(),
                 requests_per_poll: config.requests_per_poll as usize,

@@ -187,8 +187,8 @@ pub struct Shared {
     pub due_events: VecDeque<ContextKey>,
     /// Contexts that do not read their events.
     pub stuck_events: VecDeque<ContextKey>,
-    /// QPs to fail since their CQ overflowed.
-    pub failed_cqs: Vec<u32>,
+    /// CQs that overflowed, and whose QPs have not all been failed yet.
+    pub failed_cqs: VecDeque<u32>,
     /// Packets that impairments of all NICs hold back.
     pub held: usize,
     /// Captures.

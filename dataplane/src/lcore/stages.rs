@@ -8,8 +8,9 @@ use roceline_engine::{Nanos, Outcome};
 
 use super::atomic;
 use super::context::{ContextKey, Then, side_index};
-use super::drain::{drain, fail_overflowed, finish};
+use super::drain::{drain, finish};
 use super::nic::{Fetched, LOOPBACK_LIMIT, Nic, RxSlot, Shared, TX_HIGH};
+use super::overflow::fail_overflowed;
 use super::tap::Taps;
 use super::{dropped, impair, multicast};
 use crate::memory::helper::Moved;
@@ -321,10 +322,10 @@ pub fn timers(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
     }
     nic.errored_scan = now + ERRORED_SCAN;
     nic.more_due = nic.engine.advance(now, &mut nic.qps, &mut shared.out);
-    let count = shared.out.events.len() + shared.out.tx.len();
+    let mut count = shared.out.events.len() + shared.out.tx.len();
     drain(nic, shared);
     if !shared.failed_cqs.is_empty() {
-        fail_overflowed(nic, shared, now);
+        count += fail_overflowed(nic, shared, now);
     }
     count
 }

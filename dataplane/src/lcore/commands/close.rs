@@ -90,9 +90,11 @@ pub fn go_on(nic: &mut Nic, shared: &mut Shared, key: ContextKey) -> Option<Cont
             let Some(cq) = context.owned.cqs.pop_first() else {
                 break;
             };
-            cqs.try_remove(cq as usize);
+            let gone = cqs.try_remove(cq as usize);
             // The handle may be given out again.
-            failed_cqs.retain(|&failed| failed != cq);
+            if gone.is_some_and(|cq| cq.failing.is_some()) {
+                failed_cqs.retain(|&failed| failed != cq);
+            }
             left -= 1;
         }
         while left > 0 {

@@ -52,6 +52,7 @@ pub(super) fn create_cq(
         async_events: 0,
         ignore_overrun,
         failed: false,
+        failing: None,
         users: 0,
     });
     let context = &mut shared.contexts[key];
@@ -75,7 +76,9 @@ pub(super) fn destroy_cq(shared: &mut Shared, key: ContextKey, handle: u32) -> S
     let cq = shared.cqs.remove(handle as usize);
     shared.contexts[key].owned.cqs.remove(&handle);
     // The handle may be given out again.
-    shared.failed_cqs.retain(|&failed| failed != handle);
+    if cq.failing.is_some() {
+        shared.failed_cqs.retain(|&failed| failed != handle);
+    }
     let mut unread = 0;
     if let Some(channel) = cq
         .channel
