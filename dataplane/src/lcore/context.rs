@@ -116,6 +116,8 @@ pub struct Owned {
     pub ahs: BTreeSet<u32>,
     /// Completion queues.
     pub cqs: BTreeSet<u32>,
+    /// Shared receive queues.
+    pub srqs: BTreeSet<u32>,
     /// Protection domains.
     pub pds: BTreeSet<u32>,
 }

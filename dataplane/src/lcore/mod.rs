@@ -303,11 +303,16 @@ impl Lcore {
             }
         }
         let mut left = 0;
+        let mut objects = close::PER_POLL;
+        if self.shared.closing.len() > 1 {
+            // Another one comes first in each poll.
+            self.shared.closing.rotate_left(1);
+        }
         for at in (0..self.shared.closing.len()).rev() {
             let key = self.shared.closing[at];
             left += usize::from(self.shared.contexts[key].ops.is_empty());
             let nic = &mut self.nics[self.shared.contexts[key].nic];
-            if let Some(gone) = close::go_on(nic, &mut self.shared, key) {
+            if let Some(gone) = close::go_on(nic, &mut self.shared, key, &mut objects) {
                 self.shared.closing.swap_remove(at);
                 self.forget(gone);
             }

@@ -166,13 +166,6 @@ impl Srqs {
         self.slab.try_remove(handle as usize);
     }
 
-    /// Takes out all of a context.
-    pub fn remove_all(&mut self, context: ContextKey) {
-        self.slab.retain(|_, srq| srq.context != context);
-        let slab = &self.slab;
-        self.fired.retain(|fired| slab.contains(fired.0 as usize));
-    }
-
     /// How many a NIC's contexts have.
     pub fn len(&self) -> usize {
         self.slab.len()
@@ -429,10 +422,8 @@ mod tests {
     fn handles_are_of_their_context() {
         let mut b = Bench::new();
         assert!(b.srqs.get_mut(b.srq, 1).is_none());
-        b.srqs.remove_all(1);
-        assert_eq!(b.srqs.len(), 1);
         b.modify(Some(1), None).unwrap();
-        b.srqs.remove_all(0);
+        b.srqs.remove(b.srq);
         assert!(b.events().is_empty() && b.srqs.len() == 0);
         assert_eq!(b.take(), None);
     }

@@ -12,8 +12,8 @@ use crate::lcore::nic::{Nic, Shared};
 
 /// Queue pairs of a program that goes without destroying them of which a record is kept.
 const BURIED: usize = 8;
-/// Objects of one context that a poll frees.
-const PER_POLL: usize = 64;
+/// Objects that a poll frees, of all contexts that go.
+pub const PER_POLL: usize = 64;
 
 /// From here on its doorbells are not heard.
 pub fn begin(
@@ -32,17 +32,24 @@ pub fn begin(
     shared.closing.push(key);
 }
 
-/// Frees some more. The context, once nothing is left of it.
-pub fn go_on(nic: &mut Nic, shared: &mut Shared, key: ContextKey) -> Option<Context> {
-    let mut left = PER_POLL;
-    while left > 0 {
+/// Frees some more, `left` at most, which becomes less by as many. The context, once nothing is left of it.
+pub fn go_on(
+    nic: &mut Nic,
+    shared: &mut Shared,
+    key: ContextKey,
+    left: &mut usize,
+) -> Option<Context> {
+    while *left > 0 {
         let context = &mut shared.contexts[key];
         let Some(index) = context.bell_limit.checked_sub(1) else {
             break;
         };
         context.bell_limit = index;
-        left -= 1;
+        *left -= 1;
         if let Some(&id) = context.qps.get(index as usize) {
+            // It leaves its multicast groups one by one.
+            let groups = nic.qps.get(id).map_or(0, |qp| qp.groups.len());
+            *left = left.saturating_sub(groups / 16);
             destroy_qp(nic, shared, key, id);
         }
     }
@@ -55,22 +62,22 @@ pub fn go_on(nic: &mut Nic, shared: &mut Shared, key: ContextKey) -> Option<Cont
     } = &mut *shared;
     let context = &mut contexts[key];
     // Windows go before the regions that they are bound to.
-    while left > 0 && context.qps.is_empty() {
+    while *left > 0 && context.qps.is_empty() {
         let Some(mw) = context.owned.mws.pop_first() else {
             break;
         };
         nic.mws.dealloc(&mut nic.engine, key, mw);
-        left -= 1;
+        *left -= 1;
     }
     if context.qps.is_empty() && context.owned.mws.is_empty() {
         let is_done = context.ops.is_empty();
         // Regions go when no operation can use them any more; their keys mean nothing from the first poll on.
         let mut next = 0;
-        while left > 0 {
+        while *left > 0 {
             let Some(&handle) = context.owned.mrs.range(next..).next() else {
                 break;
             };
-            left -= 1;
+            *left -= 1;
             next = handle + 1;
             let Some(slot) = nic.mrs.get_mut(handle as usize) else {
                 continue;
@@ -86,7 +93,7 @@ pub fn go_on(nic: &mut Nic, shared: &mut Shared, key: ContextKey) -> Option<Cont
             }
             context.owned.mrs.remove(&handle);
         }
-        while left > 0 {
+        while *left > 0 {
             let Some(cq) = context.owned.cqs.pop_first() else {
                 break;
             };
@@ -95,21 +102,28 @@ pub fn go_on(nic: &mut Nic, shared: &mut Shared, key: ContextKey) -> Option<Cont
             if gone.is_some_and(|cq| cq.failing.is_some()) {
                 failed_cqs.retain(|&failed| failed != cq);
             }
-            left -= 1;
+            *left -= 1;
         }
-        while left > 0 {
+        while *left > 0 {
             let Some(ah) = context.owned.ahs.pop_first() else {
                 break;
             };
             nic.free_ah(ah, key);
-            left -= 1;
+            *left -= 1;
         }
-        while left > 0 {
+        while *left > 0 {
+            let Some(srq) = context.owned.srqs.pop_first() else {
+                break;
+            };
+            nic.qps.srqs.remove(srq);
+            *left -= 1;
+        }
+        while *left > 0 {
             let Some(pd) = context.owned.pds.pop_first() else {
                 break;
             };
             pds.try_remove(pd as usize);
-            left -= 1;
+            *left -= 1;
         }
     }
     let owned = &context.owned;
@@ -118,11 +132,11 @@ pub fn go_on(nic: &mut Nic, shared: &mut Shared, key: ContextKey) -> Option<Cont
         && owned.mrs.is_empty()
         && owned.cqs.is_empty()
         && owned.ahs.is_empty()
+        && owned.srqs.is_empty()
         && owned.pds.is_empty();
     if !(nothing && context.ops.is_empty()) {
         return None;
     }
-    nic.qps.srqs.remove_all(key);
     let context = contexts.remove(key);
     shared.programs.leave(&context, key);
     Some(context)

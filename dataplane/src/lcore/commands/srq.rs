@@ -49,6 +49,7 @@ pub(super) fn create(
     let srq = Srq::new(key, pd, user_handle, file, queue, max_sge);
     let handle = nic.qps.srqs.insert(srq);
     shared.contexts[key].expect_events(nic.qps.srqs.len());
+    shared.contexts[key].owned.srqs.insert(handle);
     Ok(Reply::Handle(handle))
 }
 
@@ -88,6 +89,7 @@ pub(super) fn destroy(nic: &mut Nic, shared: &mut Shared, key: ContextKey, handl
     tell(nic, shared);
     let written = own(nic, key, handle)?.async_events;
     nic.qps.srqs.remove(handle);
+    shared.contexts[key].owned.srqs.remove(&handle);
     if let Some(pd) = shared.pds.get_mut(pd as usize) {
         pd.users = pd.users.saturating_sub(1);
     }
