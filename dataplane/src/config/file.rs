@@ -159,6 +159,7 @@ pub(super) struct Amounts {
     pub memory_objects: Option<Spanned<NumberOrWord>>,
     pub mappings: Option<Spanned<NumberOrWord>>,
     pub queue_memory: Option<Spanned<NumberOrWord>>,
+    pub mcasts: Option<Spanned<NumberOrWord>>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -96,6 +96,7 @@ fn of(file: &file::Amounts, resource: Resource) -> Option<&Spanned<NumberOrWord>
         Resource::MemoryObjects => &file.memory_objects,
         Resource::Mappings => &file.mappings,
         Resource::QueueMemory => &file.queue_memory,
+        Resource::Mcasts => &file.mcasts,
     }
     .as_ref()
 }

@@ -12,6 +12,7 @@ use roceline_abi::control::{NAME_BYTES, OpenDevice, OpenReply, Plain, RegionReac
 use roceline_abi::layout::FILE_BYTES;
 
 use roceline_engine::Owner;
+use roceline_engine::wire::Gid;
 
 use super::error::CommandError;
 use super::limits::DeviceLimits;
@@ -90,6 +91,8 @@ pub struct Context {
     pub qps: HashMap<u32, QpQueues>,
     /// Address handles.
     pub ahs: HashSet<u32>,
+    /// Queue pairs in multicast groups, by the groups' canonical names.
+    pub mcasts: HashSet<(u32, Gid)>,
 }
 
 /// A new context with what its program gets.
@@ -166,6 +169,7 @@ impl Context {
             srqs: HashMap::new(),
             qps: HashMap::new(),
             ahs: HashSet::new(),
+            mcasts: HashSet::new(),
         };
         if let Some(keeper) = context.keeper() {
             keeper.context(context.id, pid, peer, file.fd(), async_events.write.as_fd());

@@ -47,11 +47,13 @@ pub enum Resource {
     Mappings,
     /// Bytes of queues.
     QueueMemory,
+    /// Queue pairs in multicast groups: one that is in two counts twice.
+    Mcasts,
 }
 
 impl Resource {
     /// How many there are.
-    pub const COUNT: usize = 14;
+    pub const COUNT: usize = 15;
     /// All, in the order of listings.
     pub const ALL: [Resource; Resource::COUNT] = [
         Resource::Contexts,
@@ -68,6 +70,7 @@ impl Resource {
         Resource::MemoryObjects,
         Resource::Mappings,
         Resource::QueueMemory,
+        Resource::Mcasts,
     ];
 
     /// Its key in the configuration and in JSON.
@@ -87,6 +90,7 @@ impl Resource {
             Resource::MemoryObjects => "memory_objects",
             Resource::Mappings => "mappings",
             Resource::QueueMemory => "queue_memory",
+            Resource::Mcasts => "mcasts",
         }
     }
 
@@ -107,6 +111,7 @@ impl Resource {
             Resource::MemoryObjects => "memory objects",
             Resource::Mappings => "mappings of memory",
             Resource::QueueMemory => "bytes of queue memory",
+            Resource::Mcasts => "queue pairs in multicast groups",
         }
     }
 
@@ -241,6 +246,8 @@ pub fn of_a_program(limits: &DeviceLimits, resource: Resource) -> u64 {
         Resource::MemoryObjects => limits.max_memory_objects.into(),
         Resource::Mappings => limits.max_mappings.into(),
         Resource::QueueMemory => limits.max_queue_bytes,
+        // So no program takes more than a quarter of the groups.
+        Resource::Mcasts => (limits.max_mcast_grp / 4).into(),
         Resource::Registered | Resource::Cqes => u64::MAX,
     }
 }
@@ -261,6 +268,7 @@ pub fn of_a_device(limits: &DeviceLimits, machine: &Machine, resource: Resource)
         Resource::MemoryObjects => program.max(machine.descriptors / 8),
         Resource::Mappings => machine.mappings / 2,
         Resource::QueueMemory => machine.memory / 2,
+        Resource::Mcasts => u64::from(limits.max_mcast_grp) * u64::from(limits.max_mcast_qp_attach),
         Resource::Registered | Resource::Cqes => u64::MAX,
     }
 }

@@ -184,3 +184,23 @@ fn queue_pairs_are_attached_to_multicast_addresses_only() {
         }
     }
 }
+
+#[test]
+fn a_program_has_its_share_of_the_multicast_groups() {
+    const ATTACH: u32 = 30;
+    const DETACH: u32 = 31;
+    let Bench { shared, .. } = bench();
+    let program = Program::with_context(&shared, "roce0");
+    let pd = u32_at(&program.ok(&alloc_pd()), 0);
+    let cq = u32_at(&program.ok(&create_cq(10, -1)), 0);
+    let qp = u32_at(&program.ok(&create_qp(pd, cq, 4)), 0);
+    for n in 1..=2048 {
+        program.ok(&mcast(ATTACH, &format!("ff0e::{n:x}:5"), qp));
+    }
+    assert_eq!(program.errno(&mcast(ATTACH, "ff0e::5", qp)), libc::ENOMEM);
+    // Where it is attached already it needs no more; where it leaves it gives back, once.
+    program.ok(&mcast(ATTACH, "ff0e::1:5", qp));
+    program.ok(&mcast(DETACH, "ff0e::1:5", qp));
+    program.ok(&mcast(ATTACH, "ff0e::5", qp));
+    assert_eq!(program.errno(&mcast(ATTACH, "ff0e::6", qp)), libc::ENOMEM);
+}
