@@ -282,12 +282,12 @@ fn an_interrupted_replay_says_what_it_did() {
             Ok(())
         });
     }
-    let process = Process::start(daemon.dir(), "slow", &mut command);
     let received = || {
         let stat = daemon.json(&["stat"]);
         stat["devices"][1]["counters"]["port_rcv_packets"].as_u64()
     };
     let before = received();
+    let process = Process::start(daemon.dir(), "slow", &mut command);
     wait_for("first packet", PATIENCE, || received() > before);
     process.signal(libc::SIGINT);
     let ended = process.finish(PATIENCE).expect_ok();
