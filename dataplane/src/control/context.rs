@@ -278,7 +278,7 @@ impl Context {
     /// most; nobody but this program waits.
     pub fn neighbour(&self, gid: roceline_engine::wire::Gid) -> Result<[u8; 6], CommandError> {
         let neighbours = &self.shared.config.neighbours;
-        Ok(neighbours.resolve(self.nic as u32, gid)?)
+        Ok(neighbours.resolve(self.nic as u32, gid, self.account.user())?)
     }
 
     /// The program's end of the event pipe; from then on the context answers.

@@ -10,6 +10,8 @@ use roceline_engine::wire::ethernet::Mac;
 
 /// Entries of one NIC. Linux's hard limit (`gc_thresh3`), so that a flood of forged requests takes no more.
 pub const LIMIT: usize = 1024;
+/// Questions of one user that wait for their answers, of those that a NIC has room for ([`LIMIT`]): the rest is others'.
+pub const QUESTIONS: usize = LIMIT / 16;
 /// Requests for an unknown address before it is given up.
 pub const PROBES: u32 = 4;
 /// Between them. `ib_core` waits one second for an address, so all have to be in it; RFC 4861 and Linux ask once a second,

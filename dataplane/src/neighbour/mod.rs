@@ -22,6 +22,7 @@ pub mod pipe;
 mod rate;
 pub mod service;
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -83,6 +84,16 @@ pub enum Unresolved {
         address: IpAddr,
         limit: usize,
     },
+    #[error(
+        "{device} does not ask for the MAC of {address} now: user {user} waits for {limit} addresses already. Try again \
+         when some have answered, or have not within a second"
+    )]
+    TooMany {
+        device: String,
+        address: IpAddr,
+        user: u32,
+        limit: usize,
+    },
 }
 
 impl Unresolved {
@@ -92,6 +103,7 @@ impl Unresolved {
             Unresolved::NoRoute { .. } => libc::ENETUNREACH,
             Unresolved::NotOnLink { .. } | Unresolved::NoAnswer { .. } => libc::ETIMEDOUT,
             Unresolved::Busy { .. } => libc::ENOBUFS,
+            Unresolved::TooMany { .. } => libc::EAGAIN,
         }
     }
 }
@@ -142,8 +154,22 @@ pub struct Neighbours {
 struct Inner {
     /// By index of the NIC; none for those on emulated links.
     nodes: Vec<Option<Node>>,
+    /// Questions that wait for an answer, by NIC and user; no zeros.
+    questions: HashMap<(usize, u32), usize>,
     /// Whom to wake when there is something to send.
     thread: Option<Thread>,
+}
+
+impl Inner {
+    /// A question of this NIC and user waits no more.
+    fn answered(&mut self, mine: (usize, u32)) {
+        if let Some(waiting) = self.questions.get_mut(&mine) {
+            *waiting -= 1;
+            if *waiting == 0 {
+                self.questions.remove(&mine);
+            }
+        }
+    }
 }
 
 /// Counts that anybody may read without the lock.
@@ -164,6 +190,7 @@ impl Neighbours {
             links,
             inner: Mutex::new(Inner {
                 nodes,
+                questions: HashMap::new(),
                 thread: None,
             }),
             changed: Condvar::new(),
@@ -176,12 +203,13 @@ impl Neighbours {
         self.networks.iter().any(|network| network.wired)
     }
 
-    /// The MAC address to which NIC `nic` sends packets for `dgid`. Waits for the network if it has to: a second at most.
+    /// The MAC address to which NIC `nic` sends packets for `dgid`, for a program of `user`. Waits for the network if it has
+    /// to: a second at most.
     ///
     /// # Errors
     ///
-    /// When there is no route, or nobody answers.
-    pub fn resolve(&self, nic: u32, dgid: Gid) -> Result<Mac, Unresolved> {
+    /// When there is no route, or nobody answers, or the user has very many questions already.
+    pub fn resolve(&self, nic: u32, dgid: Gid, user: u32) -> Result<Mac, Unresolved> {
         let address = dgid.to_ip();
         let index = nic as usize;
         let Some(network) = self.networks.get(index) else {
@@ -211,29 +239,35 @@ impl Neighbours {
         let begin = Instant::now();
         let mut inner = self.lock();
         let mut asked = false;
-        loop {
+        let mine = (index, user);
+        let found = loop {
             let now = self.now();
+            let waiting = inner.questions.get(&mine).copied().unwrap_or(0);
             let Some(node) = inner.nodes.get_mut(index).and_then(Option::as_mut) else {
-                break;
+                break Lookup::Unknown;
             };
             let found = match asked {
-                false => node.ask(hop, now),
+                false => {
+                    // What is not known makes an entry that goes when it is answered, or not, and not before.
+                    let known = matches!(node.peek(hop), Lookup::Known(_));
+                    if !known && waiting >= cache::QUESTIONS {
+                        return Err(Unresolved::TooMany {
+                            device: device(),
+                            address,
+                            user,
+                            limit: cache::QUESTIONS,
+                        });
+                    }
+                    node.ask(hop, now)
+                }
                 true => node.peek(hop),
             };
-            match found {
-                Lookup::Known(mac) => return Ok(mac),
-                Lookup::Full => {
-                    return Err(Unresolved::Busy {
-                        device: device(),
-                        address,
-                        limit: cache::LIMIT,
-                    });
-                }
-                Lookup::Unknown => break,
-                Lookup::Pending => {}
+            if found != Lookup::Pending {
+                break found;
             }
             if !asked {
                 asked = true;
+                *inner.questions.entry(mine).or_default() += 1;
                 if let Some(thread) = &inner.thread {
                     thread.unpark();
                 }
@@ -241,13 +275,28 @@ impl Neighbours {
             // Without a thread nobody asks, and nobody would tell that it failed.
             let left = PATIENCE.saturating_sub(begin.elapsed());
             if inner.thread.is_none() || left.is_zero() {
-                break;
+                break Lookup::Unknown;
             }
             inner = self
                 .changed
                 .wait_timeout(inner, left)
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
+        };
+        if asked {
+            inner.answered(mine);
+        }
+        drop(inner);
+        match found {
+            Lookup::Known(mac) => return Ok(mac),
+            Lookup::Full => {
+                return Err(Unresolved::Busy {
+                    device: device(),
+                    address,
+                    limit: cache::LIMIT,
+                });
+            }
+            Lookup::Unknown | Lookup::Pending => {}
         }
         let up = self.links.get(index).is_none_or(LinkState::is_up);
         let via_gateway = hop != address;
@@ -352,3 +401,6 @@ impl Neighbours {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -211,6 +211,11 @@ impl Account {
         self.program.number
     }
 
+    /// The user that the program runs as.
+    pub fn user(&self) -> u32 {
+        self.uid
+    }
+
     /// Waits until the program has fewer requests under way with the lcore than it may have.
     pub fn turn(&self) -> Turn<'_> {
         self.program.turns.take()
