@@ -4,7 +4,9 @@
 //! It sleeps until one of them, or a timer, needs it; link states it looks at four times a second, as often as the lcore
 //! does. However much comes from the wire, it handles [`BATCH`] frames of a NIC in [`PAUSE`].
 
+use std::collections::BTreeMap;
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
@@ -15,6 +17,8 @@ use roceline_engine::Nanos;
 use roceline_engine::wire::ethernet::Mac;
 
 use super::Neighbours;
+use super::cache::LIMIT;
+use super::network::Network;
 use super::node::{Moved, Outbox};
 use super::pipe::Pipe;
 use crate::control::LcorePort;
@@ -52,8 +56,9 @@ impl NeighbourThread {
             thread::Builder::new()
                 .name("neighbours".into())
                 .spawn(move || {
+                    let mut unsent = Unsent::default();
                     while !stop.load(Ordering::Acquire) {
-                        match turn(&neighbours, &pipes, &*lcores) {
+                        match turn(&neighbours, &pipes, &*lcores, &mut unsent) {
                             Rest::Busy => thread::sleep(PAUSE),
                             Rest::For(time) => thread::park_timeout(time),
                         }
@@ -95,8 +100,56 @@ enum Rest {
     For(Duration),
 }
 
-fn turn(neighbours: &Neighbours, pipes: &[Arc<Pipe>], lcores: &dyn LcorePort) -> Rest {
+/// Changed MAC addresses that an lcore does not know yet, since its mailbox was full, by NIC and address. The cache has the
+/// new one already, so nothing else would tell it.
+#[derive(Debug, Default)]
+struct Unsent(BTreeMap<(usize, IpAddr), Moved>);
+
+impl Unsent {
+    /// Sends one, or keeps it. What is kept for the address goes first, or becomes one with it.
+    fn send(&mut self, network: &Arc<Network>, index: usize, moved: Moved, lcores: &dyn LcorePort) {
+        let key = (index, moved.address);
+        let moved = Moved {
+            old: self.0.get(&key).map_or(moved.old, |kept| kept.old),
+            ..moved
+        };
+        let nic = index as u32;
+        let command = Command::PeerMoved {
+            nic,
+            moved,
+            network: Arc::clone(network),
+        };
+        if tell(lcores, nic, command) {
+            self.0.remove(&key);
+        } else if self.0.len() < LIMIT || self.0.contains_key(&key) {
+            self.0.insert(key, moved);
+        } else {
+            let (device, address) = (&network.name, moved.address);
+            tracing::warn!(%device, %address, "the lcore was not told of a peer's new MAC address: reconnect to it");
+        }
+    }
+
+    /// Tries again.
+    fn retry(&mut self, networks: &[Arc<Network>], lcores: &dyn LcorePort) {
+        let kept: Vec<_> = self
+            .0
+            .iter()
+            .map(|(&(nic, _), &moved)| (nic, moved))
+            .collect();
+        for (index, moved) in kept {
+            self.send(&networks[index], index, moved, lcores);
+        }
+    }
+}
+
+fn turn(
+    neighbours: &Neighbours,
+    pipes: &[Arc<Pipe>],
+    lcores: &dyn LcorePort,
+    unsent: &mut Unsent,
+) -> Rest {
     let mut busy = false;
+    unsent.retry(&neighbours.networks, lcores);
     let mut next: Option<Nanos> = None;
     for (index, pipe) in pipes.iter().enumerate() {
         let mut out = Outbox::default();
@@ -118,7 +171,7 @@ fn turn(neighbours: &Neighbours, pipes: &[Arc<Pipe>], lcores: &dyn LcorePort) ->
             next = [next, node.next_deadline()].into_iter().flatten().min();
             neighbours.publish(index, node.counts());
         }
-        act(neighbours, index, out, lcores);
+        act(neighbours, index, out, lcores, unsent);
     }
     if busy {
         return Rest::Busy;
@@ -129,7 +182,13 @@ fn turn(neighbours: &Neighbours, pipes: &[Arc<Pipe>], lcores: &dyn LcorePort) ->
     Rest::For(until.min(TICK))
 }
 
-fn act(neighbours: &Neighbours, index: usize, out: Outbox, lcores: &dyn LcorePort) {
+fn act(
+    neighbours: &Neighbours,
+    index: usize,
+    out: Outbox,
+    lcores: &dyn LcorePort,
+    unsent: &mut Unsent,
+) {
     if out.is_empty() {
         return;
     }
@@ -142,17 +201,7 @@ fn act(neighbours: &Neighbours, index: usize, out: Outbox, lcores: &dyn LcorePor
     for Moved { address, old, new } in out.moved {
         let (device, was, is) = (&network.name, text(old), text(new));
         tracing::info!(%device, %address, %was, %is, "a peer's MAC address changed");
-        let network = Arc::clone(network);
-        let moved = Moved { address, old, new };
-        tell(
-            lcores,
-            nic,
-            Command::PeerMoved {
-                nic,
-                moved,
-                network,
-            },
-        );
+        unsent.send(network, index, Moved { address, old, new }, lcores);
     }
     for (address, mac) in out.conflicts {
         let (device, other) = (&network.name, text(mac));
@@ -174,21 +223,86 @@ fn act(neighbours: &Neighbours, index: usize, out: Outbox, lcores: &dyn LcorePor
     }
 }
 
-/// Sends a command to the owner of a NIC, and waits for nothing. What a full mailbox refuses is lost: a request for a
-/// neighbour goes out again, but news of a peer's new MAC address reaches queue pairs with the peer's next announcement.
-fn tell(lcores: &dyn LcorePort, nic: u32, command: Command) {
+/// Sends a command to the owner of a NIC, and waits for nothing. False if it takes none now: requests for addresses are
+/// sent again by their timers, and replies are asked for again by those who miss them.
+fn tell(lcores: &dyn LcorePort, nic: u32, command: Command) -> bool {
     let (reply, _) = sync_channel(1);
     let request = Request {
         context: ContextId(0),
         command,
         reply,
     };
-    if lcores.send(nic, request).is_err() {
-        tracing::debug!(nic, "the lcore takes no frames of neighbour resolution");
+    let taken = lcores.send(nic, request).is_ok();
+    if !taken {
+        tracing::debug!(nic, "the lcore takes nothing of neighbour resolution now");
     }
+    taken
 }
 
 /// A MAC address as people write it.
 pub fn text(mac: Mac) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::control::SendError;
+
+    /// An lcore whose mailbox may be full.
+    #[derive(Default)]
+    struct Port {
+        full: AtomicBool,
+        moves: Mutex<Vec<Moved>>,
+    }
+
+    impl LcorePort for Port {
+        fn send(&self, _nic: u32, request: Request) -> Result<(), SendError> {
+            if self.full.load(Ordering::Relaxed) {
+                return Err(SendError);
+            }
+            if let Command::PeerMoved { moved, .. } = request.command {
+                self.moves.lock().unwrap().push(moved);
+            }
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_moved_peer_is_told_when_the_lcore_takes_it() {
+        let network = Arc::new(Network {
+            name: "roce0".into(),
+            mac: [2, 0, 0, 0, 0, 1],
+            addrs: vec![],
+            gateways: vec![],
+            wired: true,
+            known: Default::default(),
+        });
+        let networks = [Arc::clone(&network)];
+        let (port, mut unsent, last) = (Port::default(), Unsent::default(), Cell::new(1));
+        let moves = |unsent: &mut Unsent, host: u8| {
+            let (old, new) = (last.get(), last.get() + 1);
+            last.set(new);
+            let moved = Moved {
+                address: IpAddr::from([10, 0, 0, host]),
+                old: [2, 0, 0, 0, 1, old],
+                new: [2, 0, 0, 0, 1, new],
+            };
+            unsent.send(&network, 0, moved, &port);
+        };
+        moves(&mut unsent, 2);
+        port.full.store(true, Ordering::Relaxed);
+        moves(&mut unsent, 3);
+        moves(&mut unsent, 3);
+        unsent.retry(&networks, &port);
+        port.full.store(false, Ordering::Relaxed);
+        unsent.retry(&networks, &port);
+        unsent.retry(&networks, &port);
+        let told = port.moves.lock().unwrap().clone();
+        let ends: Vec<(u8, u8)> = told.iter().map(|m| (m.old[5], m.new[5])).collect();
+        assert_eq!(ends, [(1, 2), (2, 4)], "both changes of the second are one");
+    }
 }
