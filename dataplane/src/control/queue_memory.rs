@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 
 use roceline_abi::layout::{FILE_BYTES, QUEUE_FLOOR};
 use roceline_abi::objects::Place;
-use roceline_abi::queue::{Q_DATA, Q_INDEX_MASK, Q_LOG2_ELEM_SIZE};
+use roceline_abi::queue::{Q_CONSUMER, Q_DATA, Q_INDEX_MASK, Q_LOG2_ELEM_SIZE, Q_PRODUCER};
 
 use super::error::CommandError;
 use super::quota::{Account, Resource};
@@ -98,6 +98,14 @@ impl Queue {
     /// Elements that it holds.
     pub fn entries(&self) -> u32 {
         self.shape.entries()
+    }
+
+    /// Index of the oldest element and number of elements, as the header has them; the program can write what it likes there.
+    pub fn waiting(&self, file: &ContextFile) -> (u32, u32) {
+        let mask = self.entries();
+        let index = |at| file.atomic_u32(self.offset + at).load(Ordering::Acquire) & mask;
+        let first = index(Q_CONSUMER);
+        (first, index(Q_PRODUCER).wrapping_sub(first) & mask)
     }
 
     /// Copies `count` elements from index `first` on to the front of `to`, whose elements have the same size. The program

@@ -33,6 +33,18 @@ pub struct QueueLoc {
     pub mask: u32,
 }
 
+/// Where a shared receive queue is to go on, with slots of the same size. The control thread has copied the requests from the old
+/// place to its front; some of them may have been taken since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SrqPlace {
+    /// The place.
+    pub loc: QueueLoc,
+    /// Index in the old place of the first request that was copied.
+    pub first: u32,
+    /// Requests copied.
+    pub count: u32,
+}
+
 /// A pipe over which events reach the program. The lcore counts what it writes; to know what the program has
 /// read it can take unread records back through `drain`, a second, non-blocking reader.
 #[derive(Debug)]
@@ -202,8 +214,8 @@ pub enum Command {
         srq: u32,
         /// An event once fewer requests are left; 0: none.
         limit: Option<u32>,
-        /// Another place, empty and with slots of the same size, for the requests that are posted.
-        resize: Option<QueueLoc>,
+        /// Another place, and the requests that lie there already.
+        resize: Option<SrqPlace>,
     },
     /// -> `SrqLimit`
     QuerySrq {

@@ -50,20 +50,6 @@ impl Ring {
             .load(Ordering::Acquire)
     }
 
-    /// Copies a slot to another queue's, whose slots are as large.
-    fn copy_slot(&self, index: u32, to: &Ring, at: u32) {
-        let bytes = self.elem_bytes().min(to.elem_bytes());
-        for word in (0..bytes).step_by(8) {
-            let value = self
-                .file
-                .atomic_u64(self.slot(index) + word)
-                .load(Ordering::Relaxed);
-            to.file
-                .atomic_u64(to.slot(at) + word)
-                .store(value, Ordering::Relaxed);
-        }
-    }
-
     fn consumer(&self) -> u32 {
         self.file
             .atomic_u32(self.loc.offset + Q_CONSUMER)
@@ -266,23 +252,25 @@ impl RecvQueue {
         (producer <= mask).then(|| producer.wrapping_sub(self.head) & mask)
     }
 
-    /// Goes on at another place, which is empty and has slots of the same size: the `posted` requests that were not taken
-    /// go there, and places are counted from there on. The program posts nothing meanwhile, or what it posts is lost.
-    pub fn move_to(&mut self, loc: QueueLoc, posted: u32) {
-        let to = Ring {
-            file: Arc::clone(&self.ring.file),
-            loc,
-        };
-        for n in 0..posted {
-            self.ring.copy_slot(self.head.wrapping_add(n), &to, n);
-        }
-        to.file
+    /// Requests of those copied for [`RecvQueue::move_to`] that were taken since. `None` if they are not those that are posted
+    /// and these before them: then the program wrote to the queue meanwhile.
+    pub fn taken_since(&self, first: u32, count: u32) -> Option<u32> {
+        let taken = self.head.wrapping_sub(first) & self.ring.loc.mask;
+        let posted = self.posted()?;
+        (taken + posted == count).then_some(taken)
+    }
+
+    /// Goes on at another place with slots of the same size, where `count` requests lie, of which `taken` were taken already.
+    /// Places are counted from there on.
+    pub fn move_to(&mut self, loc: QueueLoc, taken: u32, count: u32) {
+        self.ring.loc = loc;
+        self.ring
+            .file
             .atomic_u32(loc.offset + Q_PRODUCER)
-            .store(posted & loc.mask, Ordering::Release);
-        self.ring = to;
-        self.head = 0;
-        self.tail = 0;
-        self.ring.store(Q_CONSUMER, 0, self.retired);
+            .store(count & loc.mask, Ordering::Release);
+        self.head = taken & loc.mask;
+        self.tail = self.head;
+        self.ring.store(Q_CONSUMER, self.tail, self.retired);
     }
 
     /// Frees the oldest slot.

@@ -11,7 +11,7 @@ use slab::Slab;
 
 use super::context::ContextKey;
 use super::drain::async_record;
-use super::message::QueueLoc;
+use super::message::{QueueLoc, SrqPlace};
 use super::nic::{Nic, Shared};
 use super::queue::RecvQueue;
 use crate::memory::ContextFile;
@@ -50,6 +50,9 @@ pub enum SrqError {
         /// Places asked for.
         size: u32,
     },
+    /// The requests that were copied are not those that are posted.
+    #[error("receive requests were posted while the queue was resized; post none meanwhile")]
+    Changed,
     /// The limit would be above the size.
     #[error("limit {limit} is more than the {size} requests that the queue holds")]
     Limit {
@@ -121,16 +124,16 @@ impl Srq {
         reached.then_some(AsyncKind::SrqLimitReached)
     }
 
-    /// Arms the limit and moves the requests to another place, as far as asked for; all or nothing. Where fewer requests than
+    /// Arms the limit and goes on at another place, to which the requests were copied, as far as asked for; all or nothing. Where fewer requests than
     /// the limit are there already, the event comes at once.
     fn modify(
         &mut self,
         limit: Option<u32>,
-        resize: Option<QueueLoc>,
+        resize: Option<SrqPlace>,
     ) -> Result<Option<AsyncKind>, SrqError> {
         let posted = self.queue.posted().filter(|_| !self.failed);
         let posted = posted.ok_or(SrqError::Failed)?;
-        let size = resize.map_or(self.queue.size(), |loc| loc.mask);
+        let size = resize.map_or(self.queue.size(), |to| to.loc.mask);
         let limit = limit.unwrap_or(self.limit);
         if limit > size {
             return Err(SrqError::Limit { limit, size });
@@ -138,8 +141,15 @@ impl Srq {
         if posted > size {
             return Err(SrqError::TooSmall { posted, size });
         }
-        if let Some(loc) = resize {
-            self.queue.move_to(loc, posted);
+        if let Some(SrqPlace { loc, first, count }) = resize {
+            let taken = self.queue.taken_since(first, count);
+            let taken = taken.ok_or(SrqError::Changed)?;
+            if count > size {
+                // They were too many when they were copied.
+                let posted = count;
+                return Err(SrqError::TooSmall { posted, size });
+            }
+            self.queue.move_to(loc, taken, count);
         }
         self.limit = limit;
         Ok(self.reached(posted))
@@ -189,7 +199,7 @@ impl Srqs {
         &mut self,
         handle: u32,
         limit: Option<u32>,
-        resize: Option<QueueLoc>,
+        resize: Option<SrqPlace>,
     ) -> Result<(), SrqError> {
         if let Some(srq) = self.slab.get_mut(handle as usize) {
             if let Some(kind) = srq.modify(limit, resize)? {
@@ -321,7 +331,34 @@ mod tests {
         }
 
         fn modify(&mut self, limit: Option<u32>, to: Option<QueueLoc>) -> Result<(), SrqError> {
+            let to = to.map(|to| self.copy(to));
             self.srqs.modify(self.srq, limit, to)
+        }
+
+        /// Copies the requests to another place, as the control thread does.
+        fn copy(&self, to: QueueLoc) -> SrqPlace {
+            let index = |at| {
+                self.file
+                    .atomic_u32(self.loc.offset + at)
+                    .load(Ordering::Relaxed)
+            };
+            let first = index(Q_CONSUMER);
+            let count = index(Q_PRODUCER).wrapping_sub(first) & self.loc.mask;
+            for n in 0..count.min(to.mask) {
+                let slot = |loc: QueueLoc, n: u32| {
+                    loc.offset + Q_DATA + (u64::from(n & loc.mask) << loc.log2_elem)
+                };
+                let from = slot(self.loc, first + n);
+                let id = self.file.atomic_u64(from).load(Ordering::Relaxed);
+                self.file
+                    .atomic_u64(slot(to, n))
+                    .store(id, Ordering::Relaxed);
+            }
+            SrqPlace {
+                loc: to,
+                first,
+                count,
+            }
         }
     }
 
@@ -402,6 +439,39 @@ mod tests {
         b.loc = tiny;
         b.post(1);
         assert_eq!((b.take(), b.take()), (Some(20), None));
+    }
+
+    #[test]
+    fn requests_may_be_taken_while_they_are_copied_but_not_posted() {
+        let mut b = Bench::new();
+        b.post(7);
+        for n in 0..5 {
+            assert_eq!(b.take(), Some(n));
+        }
+        b.post(4);
+        let large = b.copy(loc(2, 15));
+        assert_eq!((b.take(), b.take()), (Some(5), Some(6)));
+        b.srqs.modify(b.srq, None, Some(large)).unwrap();
+        b.loc = large.loc;
+        b.post(11);
+        for n in 7..22 {
+            assert_eq!(b.take(), Some(n));
+        }
+        assert_eq!(b.take(), None);
+        // All of them.
+        b.post(3);
+        let other = b.copy(loc(3, 3));
+        while b.take().is_some() {}
+        b.srqs.modify(b.srq, None, Some(other)).unwrap();
+        b.loc = other.loc;
+        assert_eq!(b.take(), None);
+        b.post(3);
+        assert_eq!((b.take(), b.take()), (Some(25), Some(26)));
+        let late = b.copy(loc(4, 7));
+        b.post(1);
+        let error = b.srqs.modify(b.srq, None, Some(late));
+        assert_eq!(error, Err(SrqError::Changed));
+        assert_eq!((b.take(), b.take()), (Some(27), Some(28)));
     }
 
     #[test]

@@ -60,7 +60,7 @@ fn a_shared_receive_queue_has_its_life() {
     assert_eq!(info[1] & 0xffff_ffff, bytes);
     let last = lcore.last();
     let place = format!(
-        "resize: Some(QueueLoc {{ offset: {}, log2_elem: 7, mask: 1023 }})",
+        "resize: Some(SrqPlace {{ loc: QueueLoc {{ offset: {}, log2_elem: 7, mask: 1023 }}, first: 0, count: 0 }})",
         info[0]
     );
     assert!(

@@ -16,7 +16,7 @@ use crate::control::context::{Context, SrqQueue};
 use crate::control::error::CommandError;
 use crate::control::queue_memory::Shape;
 use crate::control::quota::Resource;
-use crate::lcore::message::{Command, Reply};
+use crate::lcore::message::{Command, Reply, SrqPlace};
 
 /// `IBV_SRQT_BASIC`.
 const BASIC: u32 = 0;
@@ -148,7 +148,19 @@ pub fn modify_srq(context: &mut Context, call: &Call<'_>) -> Result<Answer, Comm
         .program
         .write(r.mmap_info_addr, mmap_info(&queue).as_bytes());
     let changed = told.and_then(|()| {
-        let resize = Some(queue.loc());
+        // Here and not on the polling thread, which would do nothing else meanwhile. The provider posts nothing until it has the
+        // answer; what is taken meanwhile is taken from the old place.
+        let old = context.srqs.get(&srq);
+        let (first, count) = old.map_or((0, 0), |old| {
+            let (first, count) = old.queue.waiting(&context.file);
+            old.queue.copy_to(&queue, &context.file, first, count);
+            (first, count)
+        });
+        let resize = Some(SrqPlace {
+            loc: queue.loc(),
+            first,
+            count,
+        });
         context.done(Command::ModifySrq { srq, limit, resize })
     });
     if let Err(error) = changed {

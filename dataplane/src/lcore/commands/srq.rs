@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::objects::{own_pd, take_back_async};
 use super::{Failure, Served, failed};
 use crate::lcore::context::ContextKey;
-use crate::lcore::message::{QueueLoc, Reply};
+use crate::lcore::message::{QueueLoc, Reply, SrqPlace};
 use crate::lcore::nic::{Nic, Shared};
 use crate::lcore::srq::{Srq, tell};
 
@@ -59,7 +59,7 @@ pub(super) fn modify(
     key: ContextKey,
     handle: u32,
     limit: Option<u32>,
-    resize: Option<QueueLoc>,
+    resize: Option<SrqPlace>,
 ) -> Served {
     own(nic, key, handle)?;
     match nic.qps.srqs.modify(handle, limit, resize) {
