@@ -8,6 +8,7 @@
 //!
 //! The same code runs in the poll loop, under virtual time, and against captures.
 
+pub mod congestion;
 pub mod counters;
 pub mod descriptor;
 pub mod diagnosis;
