@@ -10,10 +10,48 @@ use crate::memory::MrTable;
 use crate::time::Nanos;
 use crate::timers::TimerWheel;
 use crate::verbs::{AsyncKind, Event};
+use crate::wire;
 
 /// Room for the events that end a step (an error completion, a retirement, an asynchronous event), kept
 /// free by everything that emits many.
 const LAST_EVENTS: usize = 8;
+
+/// What a turn may still send, in bytes of link time, and what it has sent. Without a turn, or where nobody counts, it is
+/// endless.
+pub(crate) struct Meter {
+    left: i64,
+    on: bool,
+    /// Descriptors before this one are counted.
+    counted: usize,
+    bytes: u32,
+}
+
+impl Meter {
+    /// Counts nothing and allows everything.
+    pub const OFF: Meter = Meter {
+        left: i64::MAX,
+        on: false,
+        counted: 0,
+        bytes: 0,
+    };
+
+    /// Allows packets until they have taken `left` bytes; the last may go beyond. The next descriptor will be number `next`.
+    #[inline]
+    pub fn new(left: i64, next: usize) -> Meter {
+        Meter {
+            left,
+            on: true,
+            counted: next,
+            bytes: 0,
+        }
+    }
+
+    /// Bytes of link time that were counted.
+    #[inline]
+    pub fn bytes(&self) -> u32 {
+        self.bytes
+    }
+}
 
 /// The surroundings of a QP in one call.
 pub(crate) struct Env<'a> {
@@ -33,6 +71,8 @@ pub(crate) struct Env<'a> {
     pub tx_end: usize,
     /// `out.events` may grow to this length.
     pub events_end: usize,
+    /// What requests and READ responses may take of the link in this call.
+    pub meter: Meter,
 }
 
 /// Counts one event of a QP: for the QP and for its NIC.
@@ -64,6 +104,7 @@ macro_rules! env {
             now: $now,
             tx_end,
             events_end,
+            meter: $crate::transport::env::Meter::OFF,
             out: $out,
         }
     }};
@@ -76,6 +117,27 @@ impl Env<'_> {
     pub fn tx_room(&self) -> bool {
         self.out.tx.len() < self.tx_end
             && self.out.slices.len() + crate::verbs::MAX_SGE <= Outputs::SLICES
+    }
+
+    /// Whether another packet of the turn may be emitted: there is room for it, and its time has come.
+    #[inline]
+    pub fn may_send(&self) -> bool {
+        self.meter.left > 0 && self.tx_room()
+    }
+
+    /// Counts what was emitted since the last call, of a QP whose packets are of this IP version.
+    #[inline]
+    pub fn count_sent(&mut self, ipv6: bool) {
+        if !self.meter.on {
+            return;
+        }
+        let mut bytes = 0;
+        for desc in self.out.tx.iter().skip(self.meter.counted) {
+            bytes += wire::link_bytes(ipv6, desc.opcode, desc.len);
+        }
+        self.meter.bytes += bytes;
+        self.meter.left -= i64::from(bytes);
+        self.meter.counted = self.out.tx.len();
     }
 
     /// Whether another completion may be emitted in this call.

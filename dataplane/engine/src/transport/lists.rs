@@ -1,9 +1,12 @@
 //! First-in-first-out lists of QP slots, without allocation: a slot is in a list once or not at all.
 //! Taking from the front and putting back at the end is the round robin of the engine.
 //!
-//! Where a turn costs time that others wait for, the list is a [`FairList`]: slots belong to groups (one for each program
+//! Who may send is told by a [`Schedule`], which counts bytes. Where else a turn costs time that others wait for, the list is a
+//! [`FairList`]: slots belong to groups (one for each program
 //! that the caller knows), groups take turns, and within a group its slots do. A group of a thousand gets as many turns as
 //! a group of one.
+
+use super::schedule::Schedule;
 
 const ABSENT: u32 = u32::MAX;
 const LAST: u32 = u32::MAX - 1;
@@ -18,7 +21,7 @@ pub(crate) struct SlotList {
 }
 
 impl SlotList {
-    fn new() -> SlotList {
+    pub fn new() -> SlotList {
         SlotList {
             next: Vec::new(),
             head: LAST,
@@ -27,19 +30,26 @@ impl SlotList {
         }
     }
 
-    fn grow(&mut self, slots: usize) {
+    /// Makes room for slots 0 to `slots - 1`.
+    pub fn grow(&mut self, slots: usize) {
         if slots > self.next.len() {
             self.next.resize(slots, ABSENT);
         }
     }
 
     /// Slots in the list.
-    #[cfg(test)]
-    fn len(&self) -> u32 {
+    pub fn len(&self) -> u32 {
         self.len
     }
 
+    /// The first slot.
+    #[inline]
+    pub fn front(&self) -> Option<u32> {
+        (self.len > 0).then_some(self.head)
+    }
+
     /// Whether there is none.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -179,7 +189,7 @@ impl FairList {
 /// The lists of an engine. Entries of destroyed QPs are skipped when their turn comes.
 pub(crate) struct Lists {
     /// QPs that may have packets to send.
-    pub ready: FairList,
+    pub ready: Schedule,
     /// QPs that owe a coalesced ACK.
     pub acks: SlotList,
     /// QPs with completions or flushes left over from an earlier call.
@@ -191,7 +201,7 @@ pub(crate) struct Lists {
 impl Lists {
     pub fn new() -> Lists {
         Lists {
-            ready: FairList::new(),
+            ready: Schedule::new(),
             acks: SlotList::new(),
             work: FairList::new(),
             errored: FairList::new(),
@@ -201,14 +211,16 @@ impl Lists {
     /// Makes room for slots 0 to `slots - 1`.
     pub fn grow(&mut self, slots: usize) {
         self.acks.grow(slots);
-        for list in [&mut self.ready, &mut self.work, &mut self.errored] {
+        self.ready.grow(slots);
+        for list in [&mut self.work, &mut self.errored] {
             list.grow(slots);
         }
     }
 
     /// Says which group a slot is of.
     pub fn assign(&mut self, slot: u32, group: u32) {
-        for list in [&mut self.ready, &mut self.work, &mut self.errored] {
+        self.ready.assign(slot, group);
+        for list in [&mut self.work, &mut self.errored] {
             list.assign(slot, group);
         }
     }

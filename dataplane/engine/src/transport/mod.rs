@@ -16,9 +16,12 @@ mod qp;
 mod qp_table;
 mod requester;
 mod responder;
+mod schedule;
 mod sge;
 mod state;
+mod transmit;
 
+use crate::congestion::priority::PriorityMap;
 use crate::counters::Counters;
 use crate::descriptor::{Outcome, Outputs, Side};
 use crate::memory::MrTable;
@@ -44,10 +47,6 @@ pub struct SqFull;
 
 /// Placements that one side of a QP may have pending; a packet beyond is dropped and sent again by the peer.
 pub const MAX_PENDING: u32 = 512;
-/// Packets that a QP emits before the next one has its turn.
-const BURST: usize = 16;
-/// Turns that a `tx` call gives at most, so that QPs which turn out to have nothing cost little.
-const TURNS_PER_CALL: usize = 64;
 /// Timers that an `advance` call fires at most.
 const TIMERS_PER_CALL: usize = 64;
 /// QPs with work left over that an `advance` call goes on with at most.
@@ -64,6 +63,8 @@ pub struct Engine {
     datagram_mtu: Mtu,
     timers: TimerWheel,
     lists: Lists,
+    /// Of QPs, by the DSCP of their address vectors.
+    priorities: PriorityMap,
     counters: Counters,
     post_mortems: PostMortems,
     window: u32,
@@ -81,6 +82,7 @@ impl Engine {
             datagram_mtu: Mtu::M4096,
             timers: TimerWheel::new(0),
             lists: Lists::new(),
+            priorities: PriorityMap::default(),
             counters: Counters::default(),
             post_mortems: PostMortems::new(),
             window: config.window.clamp(1, MAX_WINDOW),
@@ -253,49 +255,6 @@ impl Engine {
         }
     }
 
-    /// Emits at most `budget` packets, fairly over the groups, and in them over the QPs, that have some. True if more are ready now.
-    pub fn tx(&mut self, budget: usize, now: Nanos, out: &mut Outputs) -> bool {
-        let tx_end = Outputs::TX.min(out.tx.len() + budget);
-        self.owed_acks(now, out, tx_end);
-        for _ in 0..TURNS_PER_CALL {
-            let Some(slot) = self.lists.ready.pop() else {
-                break;
-            };
-            let Some(qp) = self.qps.at_mut(slot) else {
-                continue;
-            };
-            if qp.tx_paused {
-                continue;
-            }
-            let mut env = env!(self, now, out, tx_end);
-            if !env.tx_room() || !env.event_room() {
-                env.lists.ready.push(slot);
-                break;
-            }
-            let responses = responder::emit(qp, BURST, &mut env);
-            let requests = match qp.transport {
-                Transport::Ud => requester::emit_datagrams(qp, BURST, &mut env),
-                _ => requester::emit(qp, BURST - responses, &mut env),
-            };
-            // Whoever had nothing to say, or was held back, comes again when that changes.
-            if responses + requests > 0 && (qp.resp.has_unsent() || qp.req.has_unsent()) {
-                env.lists.ready.push(slot);
-            }
-        }
-        !self.lists.ready.is_empty() || !self.lists.acks.is_empty()
-    }
-
-    /// While paused, [`Engine::tx`] emits nothing for this QP: its program's memory cannot keep up. Nor does
-    /// an ACK timeout then call for a retry, since packets may still be here. Unpaused, the QP is ready again.
-    pub fn pause_tx(&mut self, qp: QpId, paused: bool) {
-        if let Some(qp) = self.qps.get_mut(qp) {
-            qp.tx_paused = paused;
-            if !paused {
-                self.lists.ready.push(qp.slot);
-            }
-        }
-    }
-
     /// Where the parts of a QPN are: bits of the owner at the bottom, then bits of the index.
     pub fn qpn_layout(&self) -> (u32, u32) {
         self.qps.layout()
@@ -395,23 +354,6 @@ impl Engine {
     #[inline]
     pub fn has_errored_qps(&self) -> bool {
         !self.lists.errored.is_empty()
-    }
-
-    /// Coalesced ACKs, as many as there is room for.
-    #[inline]
-    fn owed_acks(&mut self, now: Nanos, out: &mut Outputs, tx_end: usize) {
-        while !self.lists.acks.is_empty() {
-            let mut env = env!(self, now, out, tx_end);
-            if !env.tx_room() {
-                break;
-            }
-            let Some(slot) = env.lists.acks.pop() else {
-                break;
-            };
-            if let Some(qp) = self.qps.at_mut(slot) {
-                responder::emit_owed_ack(qp, &mut env);
-            }
-        }
     }
 }
 

@@ -55,15 +55,16 @@ impl Engine {
     /// Creates a QP in RESET.
     pub fn create_qp(&mut self, init: &QpInit) -> Result<QpId, QpError> {
         let id = self.qps.create(init)?;
+        self.timers.grow(self.qps.slots() as u32);
+        self.lists.grow(self.qps.slots());
         if let Some(qp) = self.qps.get_mut(id) {
             qp.req.set_profile(self.retransmission);
+            self.lists.ready.set_priority(qp.slot, qp.priority);
             // A datagram has no path of its own that could limit it.
             if init.qp_type == QpType::Ud {
                 qp.cold.attr.path_mtu = self.datagram_mtu;
             }
         }
-        self.timers.grow(self.qps.slots() as u32);
-        self.lists.grow(self.qps.slots());
         Ok(id)
     }
 
@@ -99,6 +100,12 @@ impl Engine {
         }
         state::apply(&mut qp.cold.attr, attr, mask);
         qp.take_attributes();
+        if mask & mask::AV != 0 {
+            qp.priority = self
+                .priorities
+                .of_ip(qp.cold.attr.path.traffic_class >> 2, None);
+            env.lists.ready.set_priority(qp.slot, qp.priority);
+        }
         qp.state = to;
         match (from, to) {
             (QpState::Init, QpState::Rtr) => qp.resp.set_psn(qp.cold.attr.rq_psn),

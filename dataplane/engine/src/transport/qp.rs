@@ -28,6 +28,10 @@ pub(crate) struct Qp {
     pub reliable: bool,
     /// Receive requests come from a shared receive queue.
     pub shared_receives: bool,
+    /// Its packets are IPv6 packets.
+    pub ipv6: bool,
+    /// Of its packets, 0 to 7.
+    pub priority: u8,
     /// Rights of peers.
     pub access: Access,
     pub pd: u32,
@@ -75,6 +79,8 @@ impl Qp {
             },
             reliable: init.qp_type == QpType::Rc,
             shared_receives: init.srq.is_some(),
+            ipv6: false,
+            priority: 0,
             access: Access(0),
             pd: init.pd,
             recv_pd: init.srq.map_or(init.pd, |srq| srq.pd),
@@ -196,6 +202,10 @@ impl Qp {
         self.access = attr.access;
         self.sgid = attr.path.sgid;
         self.dgid = attr.path.dgid;
+        // As header templates have it. Datagrams go where their address handles say: what they take of the link is counted
+        // as that of IPv4 packets, which is 20 bytes less at most.
+        self.ipv6 = self.transport != Transport::Ud
+            && (self.sgid.ipv4().is_none() || self.dgid.ipv4().is_none());
         self.qkey = attr.qkey;
         self.req.take_attributes(attr);
         self.resp.take_attributes(attr);

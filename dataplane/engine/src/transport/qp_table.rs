@@ -133,6 +133,11 @@ impl QpTable {
         near.filter_map(|s| s.qp.as_ref())
     }
 
+    /// All QPs.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Qp> {
+        self.slots.iter_mut().filter_map(|s| s.qp.as_mut())
+    }
+
     /// The QP in a slot, if it still exists.
     #[inline]
     pub fn at_mut(&mut self, slot: u32) -> Option<&mut Qp> {

@@ -19,10 +19,11 @@ const USE_OWN_QKEY: u32 = 1 << 31;
 pub(crate) fn emit_datagrams(qp: &mut Qp, quota: usize, env: &mut Env<'_>) -> usize {
     let mut emitted = 0;
     // SQD: nothing new starts, and what has started is out already (IBTA 10.3.1).
-    while emitted < quota && qp.state == QpState::Rts && env.tx_room() && qp.req.has_unsent() {
+    while emitted < quota && qp.state == QpState::Rts && env.may_send() && qp.req.has_unsent() {
         if !emit_next(qp, env) {
             break;
         }
+        env.count_sent(qp.ipv6);
         emitted += 1;
     }
     emitted

@@ -19,7 +19,7 @@ pub(crate) fn emit(qp: &mut Qp, quota: usize, env: &mut Env<'_>) -> usize {
         return 0;
     }
     let (mut emitted, mut local) = (0, 0);
-    while emitted + local < quota && env.tx_room() && qp.req.has_unsent() {
+    while emitted + local < quota && env.may_send() && qp.req.has_unsent() {
         if qp.req.cur == qp.req.started && !start(qp, env) {
             break;
         }
@@ -41,6 +41,7 @@ pub(crate) fn emit(qp: &mut Qp, quota: usize, env: &mut Env<'_>) -> usize {
         if !sent {
             break;
         }
+        env.count_sent(qp.ipv6);
         emitted += 1;
     }
     if emitted > 0 && qp.req.wait == Wait::None {

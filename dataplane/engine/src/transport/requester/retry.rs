@@ -74,7 +74,8 @@ pub(crate) fn on_timer(qp: &mut Qp, env: &mut Env<'_>) {
         return;
     }
     match core::mem::replace(&mut qp.req.wait, Wait::None) {
-        Wait::Ack if qp.tx_paused => {
+        // What should be answered may not have left.
+        Wait::Ack if qp.tx_paused || env.lists.ready.paused() >> qp.priority & 1 != 0 => {
             qp.req.restart_ack_timer(env.now, env.timers, qp.slot);
         }
         Wait::Ack => {

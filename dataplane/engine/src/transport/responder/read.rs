@@ -144,7 +144,11 @@ pub(crate) fn emit(qp: &mut Qp, quota: usize, env: &mut Env<'_>) -> usize {
     env.tx_end = end.min(before + quota);
     while qp.can_receive() && env.tx_room() {
         if qp.resp.active != 0 {
+            if !env.may_send() {
+                break;
+            }
             respond(qp, env);
+            env.count_sent(qp.ipv6);
         } else if qp.resp.has_unsent() && env.event_room() {
             drain(qp, env);
         } else {

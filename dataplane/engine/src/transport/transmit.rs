@@ -1,0 +1,115 @@
+//! What an engine sends by itself: each QP in its turn ([`super::schedule`]), at the rate that it may have.
+
+use super::Engine;
+use super::env::{Env, Meter, env};
+use super::{requester, responder};
+use crate::congestion::priority::PriorityMap;
+use crate::descriptor::Outputs;
+use crate::time::Nanos;
+use crate::verbs::QpId;
+use crate::wire::Transport;
+
+/// Packets that a QP emits before the next one has its turn, however short they are.
+const BURST: usize = 16;
+/// Turns that a `tx` call gives at most, so that QPs which turn out to have nothing cost little.
+const TURNS_PER_CALL: usize = 64;
+
+impl Engine {
+    /// Emits at most `budget` packets, fairly by bytes of link time over the groups, their priorities, and in those over the
+    /// QPs that have some. True if more are ready now.
+    pub fn tx(&mut self, budget: usize, now: Nanos, out: &mut Outputs) -> bool {
+        let tx_end = Outputs::TX.min(out.tx.len() + budget);
+        self.owed_acks(now, out, tx_end);
+        for _ in 0..TURNS_PER_CALL {
+            let Some(turn) = self.lists.ready.next() else {
+                break;
+            };
+            let Some(qp) = self.qps.at_mut(turn.slot) else {
+                self.lists.ready.end(turn, 0, false);
+                continue;
+            };
+            let mut env = env!(self, now, out, tx_end);
+            if qp.tx_paused {
+                env.lists.ready.end(turn, 0, false);
+                continue;
+            }
+            if !env.tx_room() || !env.event_room() {
+                env.lists.ready.end(turn, 0, true);
+                break;
+            }
+            if let Some(credit) = turn.credit {
+                env.meter = Meter::new(credit.into(), env.out.tx.len());
+            }
+            let responses = responder::emit(qp, BURST, &mut env);
+            let requests = match qp.transport {
+                Transport::Ud => requester::emit_datagrams(qp, BURST, &mut env),
+                _ => requester::emit(qp, BURST - responses, &mut env),
+            };
+            // Whoever had nothing to say, or was held back, comes again when that changes.
+            let more = responses + requests > 0 && (qp.resp.has_unsent() || qp.req.has_unsent());
+            let bytes = env.meter.bytes() as i32;
+            env.lists.ready.end(turn, bytes, more);
+        }
+        !self.lists.ready.is_empty() || !self.lists.acks.is_empty()
+    }
+
+    /// While paused, [`Engine::tx`] emits nothing for this QP: its program's memory cannot keep up. Nor does
+    /// an ACK timeout then call for a retry, since packets may still be here. Unpaused, the QP is ready again.
+    pub fn pause_tx(&mut self, qp: QpId, paused: bool) {
+        if let Some(qp) = self.qps.get_mut(qp) {
+            qp.tx_paused = paused;
+            if !paused {
+                self.lists.ready.push(qp.slot);
+            }
+        }
+    }
+
+    /// Bit p of `priorities`: the peer at the other end of the link has paused priority p (IEEE 802.1Qbb), so [`Engine::tx`] emits
+    /// neither requests nor READ responses of QPs of that priority, until another call says otherwise. ACKs that are due come
+    /// out all the same: whoever holds the frames of a link back holds those back, too. Call [`Engine::tx`] when a priority is
+    /// no longer paused.
+    pub fn set_paused(&mut self, priorities: u8) {
+        self.lists.ready.set_paused(priorities);
+    }
+
+    /// Which priority a QP has follows from the DSCP of its address vector by this map (the class selector unless said
+    /// otherwise). Those that exist have it from their next turn on.
+    pub fn set_priority_map(&mut self, map: PriorityMap) {
+        self.priorities = map;
+        for qp in self.qps.iter_mut() {
+            qp.priority = map.of_ip(qp.cold.attr.path.traffic_class >> 2, None);
+            self.lists.ready.set_priority(qp.slot, qp.priority);
+        }
+    }
+
+    /// Says that packets of a QP have this priority (0 to 7): [`Engine::set_paused`] goes by it, and QPs share the link with those
+    /// of their group and priority. Each change of the address vector, or of the map, sets it back to that of the DSCP.
+    pub fn set_priority(&mut self, qp: QpId, priority: u8) {
+        if let Some(qp) = self.qps.get_mut(qp) {
+            qp.priority = priority & 7;
+            self.lists.ready.set_priority(qp.slot, priority);
+        }
+    }
+
+    /// The priority of a QP's packets.
+    pub fn priority(&self, qp: QpId) -> Option<u8> {
+        self.qps.get(qp).map(|qp| qp.priority)
+    }
+
+    /// Coalesced ACKs, as many as there is room for.
+    #[inline]
+    pub(super) fn owed_acks(&mut self, now: Nanos, out: &mut Outputs, tx_end: usize) {
+        while !self.lists.acks.is_empty() {
+            let mut env = env!(self, now, out, tx_end);
+            if !env.tx_room() {
+                break;
+            }
+            let Some(slot) = env.lists.acks.pop() else {
+                break;
+            };
+            if let Some(qp) = self.qps.at_mut(slot) {
+                responder::emit_owed_ack(qp, &mut env);
+            }
+        }
+    }
+}
