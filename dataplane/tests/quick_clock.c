@@ -1,0 +1,28 @@
+/* A preloaded gettimeofday(2) that runs 50 times as fast: for `scripts/matrix --quick`.
+ *
+ * perftest 4.5 asks for the time only to measure the CPU's frequency, 0.22 s of a busy CPU for every message size; with this it
+ * takes 4 ms, and the frequency, and every rate that is printed, is wrong by that factor. Nothing else of a run changes. */
+#define _GNU_SOURCE
+#include <stdint.h>
+#include <sys/time.h>
+#include <time.h>
+
+enum { FASTER = 50 };
+
+static int64_t now_us(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+int gettimeofday(struct timeval *restrict time, void *restrict zone) {
+    static int64_t start;
+    int64_t now = now_us();
+    (void)zone;
+    if (start == 0)
+        start = now;
+    now = start + (now - start) * FASTER;
+    time->tv_sec = now / 1000000;
+    time->tv_usec = now % 1000000;
+    return 0;
+}
