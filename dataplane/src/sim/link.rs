@@ -1,36 +1,20 @@
-//! One direction of a link: a queue, a sender of some rate, what the impairments do, and a delay. In flow frames from the
-//! node at its beginning; out flow those that arrive, at times that [`super::Sim`] plans.
+//! One direction of a link: queues, a sender of some rate, what the impairments do, and a delay. In flow the numbers of frames from
+//! the end at its beginning; out flow those that arrive, at times that [`super::Sim`] plans.
 
 use std::collections::VecDeque;
 
 use roceline_engine::Nanos;
-use roceline_engine::fabric::impair::{Line, PacketView, Pushed, RuleSet, Verdict};
-use roceline_engine::wire::Packet;
+use roceline_engine::fabric::impair::{Line, Pushed, RuleSet, Verdict};
 
-use super::NodeId;
+use super::Point;
+use super::frame::{FrameId, Frames};
 
-/// What a frame takes on an Ethernet beside its own bytes: FCS, preamble and inter-packet gap (IEEE 802.3).
-const WIRE_OVERHEAD: u32 = 24;
 /// Frames that impairments can keep back on one direction of a link.
 const LINE_CAPACITY: usize = 4096;
 /// Picoseconds of a second.
 const PS_PER_S: u128 = 1_000_000_000_000;
-
-/// A packet without its bytes.
-#[derive(Clone, Debug)]
-pub struct Frame {
-    /// As the receiver would parse it.
-    pub packet: Packet,
-    /// As impairments see it.
-    pub view: PacketView,
-}
-
-impl Frame {
-    /// Bytes of link time that it takes.
-    pub fn wire_bytes(&self) -> u32 {
-        self.view.len + WIRE_OVERHEAD
-    }
-}
+/// Priorities of an Ethernet (IEEE 802.1Q).
+pub const PRIORITIES: usize = 8;
 
 /// How to make a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,22 +23,29 @@ pub struct LinkConfig {
     pub bits_per_s: u64,
     /// From the last bit at one end to the last bit at the other.
     pub delay: Nanos,
-    /// Bytes that may wait for their turn; a frame beyond is dropped.
+    /// Bytes that may wait at a NIC for their turn; a frame beyond is dropped.
     pub queue_bytes: u64,
 }
 
 impl LinkConfig {
     /// How long frames of so many bytes, FCS and gaps included, take, in picoseconds.
     pub fn picoseconds(&self, wire_bytes: u64) -> u64 {
-        let ps = u128::from(wire_bytes) * 8 * PS_PER_S / u128::from(self.bits_per_s.max(1));
+        let ps = match wire_bytes.checked_mul(8 * PS_PER_S as u64) {
+            Some(bits) => u128::from(bits / self.bits_per_s.max(1)),
+            None => u128::from(wire_bytes) * 8 * PS_PER_S / u128::from(self.bits_per_s.max(1)),
+        };
         u64::try_from(ps).unwrap_or(u64::MAX)
     }
 }
 
+/// Made when the first rule is added: most links have none.
+struct Impaired {
+    rules: RuleSet,
+    line: Line<FrameId>,
+}
+
 /// One direction.
 pub struct Link {
-    /// What happens to frames on it, in their order on the wire. Without rules it loses nothing.
-    pub rules: RuleSet,
     /// Frames that were sent, dropped ones included.
     pub sent: u64,
     /// Frames that the rules dropped, or spoilt so that their receiver would.
@@ -63,65 +54,94 @@ pub struct Link {
     pub bytes: u64,
     /// Frames for which the queue had no room.
     pub overflowed: u64,
-    pub(super) from: NodeId,
-    pub(super) to: NodeId,
-    pub(super) delay: Nanos,
+    pub(super) from: Point,
+    pub(super) to: Point,
     /// An event for [`Link::release`] is planned.
     pub(super) release_planned: Option<Nanos>,
     config: LinkConfig,
-    queue: VecDeque<Frame>,
+    queues: [VecDeque<FrameId>; PRIORITIES],
+    /// Bit p: the queue of priority p holds something.
+    waiting: u8,
     queued_bytes: u64,
-    /// The frame at the head of the queue is being sent.
-    busy: bool,
+    /// The frame that is being sent.
+    sending: Option<FrameId>,
     /// When the sender was, or will be, free.
     free_ps: u64,
-    line: Line<Frame>,
+    impaired: Option<Box<Impaired>>,
 }
 
 impl Link {
-    pub(super) fn new(from: NodeId, to: NodeId, config: &LinkConfig) -> Link {
+    pub(super) fn new(from: Point, to: Point, config: &LinkConfig) -> Link {
         Link {
-            rules: RuleSet::new(),
             sent: 0,
             lost: 0,
             bytes: 0,
             overflowed: 0,
             from,
             to,
-            delay: config.delay,
             release_planned: None,
             config: *config,
-            queue: VecDeque::new(),
+            queues: Default::default(),
+            waiting: 0,
             queued_bytes: 0,
-            busy: false,
+            sending: None,
             free_ps: 0,
-            line: Line::new(LINE_CAPACITY),
+            impaired: None,
         }
     }
 
-    /// Whether nothing is being sent and nothing waits.
-    pub(super) fn is_idle(&self) -> bool {
-        self.queue.is_empty()
+    /// How it was made.
+    pub fn config(&self) -> &LinkConfig {
+        &self.config
     }
 
-    /// A frame waits for its turn, if there is room.
-    pub(super) fn push(&mut self, frame: Frame) {
-        let bytes = u64::from(frame.wire_bytes());
+    /// What happens to frames on it, in their order on the wire. Without rules it loses nothing.
+    pub fn rules(&mut self) -> &mut RuleSet {
+        let impaired = self.impaired.get_or_insert_with(|| {
+            Box::new(Impaired {
+                rules: RuleSet::new(),
+                line: Line::new(LINE_CAPACITY),
+            })
+        });
+        &mut impaired.rules
+    }
+
+    /// Whether a frame is being sent.
+    pub(super) fn is_busy(&self) -> bool {
+        self.sending.is_some()
+    }
+
+    /// A frame waits for its turn in the queue of its priority, if there is room.
+    pub(super) fn push(&mut self, id: FrameId, frames: &mut Frames) {
+        let frame = frames.get(id);
+        let (bytes, priority) = (u64::from(frame.wire_bytes()), frame.priority());
         if self.queued_bytes + bytes > self.config.queue_bytes {
             self.overflowed += 1;
+            frames.remove(id);
             return;
         }
         self.queued_bytes += bytes;
-        self.queue.push_back(frame);
+        self.queues[priority].push_back(id);
+        self.waiting |= 1 << priority;
     }
 
-    /// Starts the next frame if the sender is free; when its last bit will have left.
-    pub(super) fn start(&mut self, now: Nanos) -> Option<Nanos> {
-        if self.busy {
-            return None;
+    /// Takes the first frame of the highest priority that waits.
+    pub(super) fn next(&mut self, frames: &Frames) -> Option<FrameId> {
+        let priority = self.waiting.checked_ilog2()? as usize;
+        let id = self.queues[priority].pop_front()?;
+        if self.queues[priority].is_empty() {
+            self.waiting &= !(1 << priority);
         }
-        let bytes = u64::from(self.queue.front()?.wire_bytes());
-        self.busy = true;
+        self.queued_bytes -= u64::from(frames.get(id).wire_bytes());
+        Some(id)
+    }
+
+    /// Starts to send a frame; when its last bit will have left. The sender must be free.
+    pub(super) fn send(&mut self, id: FrameId, frames: &Frames, now: Nanos) -> Nanos {
+        let bytes = u64::from(frames.get(id).wire_bytes());
+        self.bytes += bytes;
+        self.sent += 1;
+        self.sending = Some(id);
         // Back to back, frames follow each other to the picosecond.
         let now_ps = now.0.saturating_mul(1000);
         let start = if now_ps.saturating_sub(self.free_ps) < 1000 {
@@ -130,76 +150,91 @@ impl Link {
             now_ps
         };
         self.free_ps = start + self.config.picoseconds(bytes);
-        Some(Nanos(self.free_ps.div_ceil(1000)))
+        Nanos(self.free_ps.div_ceil(1000))
     }
 
-    /// The last bit of the frame at the head has left.
-    pub(super) fn left(&mut self) -> Option<Frame> {
-        self.busy = false;
-        let frame = self.queue.pop_front()?;
-        let bytes = u64::from(frame.wire_bytes());
-        self.queued_bytes -= bytes;
-        self.bytes += bytes;
-        self.sent += 1;
-        Some(frame)
+    /// The last bit of the frame that was being sent has left.
+    pub(super) fn left(&mut self) -> Option<FrameId> {
+        self.sending.take()
     }
 
     /// Whether all frames go on as they are.
     pub(super) fn is_clean(&self) -> bool {
-        self.rules.is_empty() && self.line.is_empty()
+        match &self.impaired {
+            None => true,
+            Some(impaired) => impaired.rules.is_empty() && impaired.line.is_empty(),
+        }
     }
 
     /// What goes on now of a frame that has left, after the rules: the frame and its copies, or nothing.
-    pub(super) fn offer(&mut self, frame: Frame, now: Nanos, through: &mut Vec<Frame>) {
-        let verdict = self.rules.offer(&frame.view, now);
+    pub(super) fn offer(
+        &mut self,
+        id: FrameId,
+        frames: &mut Frames,
+        now: Nanos,
+        through: &mut Vec<FrameId>,
+    ) {
+        let Some(impaired) = &mut self.impaired else {
+            return through.push(id);
+        };
+        let verdict = impaired.rules.offer(&frames.get(id).view(), now);
         if verdict.drop || verdict.spoils() {
             self.lost += 1;
+            frames.remove(id);
             return;
         }
-        let frame = marked(frame, &verdict);
-        for _ in 0..verdict.copies {
-            self.keep_or_pass(frame.clone(), &verdict.of_copy(), now, through);
+        if verdict.marks_ce() {
+            frames.get_mut(id).traffic_class |= 3;
         }
-        self.keep_or_pass(frame, &verdict, now, through);
+        let copy = *frames.get(id);
+        for _ in 0..verdict.copies {
+            let id = frames.insert(copy);
+            self.keep_or_pass(id, &verdict.of_copy(), frames, now, through);
+        }
+        self.keep_or_pass(id, &verdict, frames, now, through);
     }
 
     fn keep_or_pass(
         &mut self,
-        frame: Frame,
+        id: FrameId,
         verdict: &Verdict,
+        frames: &mut Frames,
         now: Nanos,
-        through: &mut Vec<Frame>,
+        through: &mut Vec<FrameId>,
     ) {
-        match self.line.push(frame, verdict, now) {
-            Pushed::Pass(frame) => through.push(frame),
+        let Some(impaired) = &mut self.impaired else {
+            return;
+        };
+        match impaired.line.push(id, verdict, now) {
+            Pushed::Pass(id) => through.push(id),
             Pushed::Kept => {}
-            Pushed::Full(_) => self.lost += 1,
+            Pushed::Full(id) => {
+                self.lost += 1;
+                frames.remove(id);
+            }
         }
     }
 
     /// The next frame that was kept back and goes on now.
-    pub(super) fn release(&mut self, now: Nanos) -> Option<Frame> {
-        self.line.release(now)
+    pub(super) fn release(&mut self, now: Nanos) -> Option<FrameId> {
+        self.impaired.as_mut()?.line.release(now)
     }
 
     /// When the next one does.
     pub(super) fn next_release(&self) -> Option<Nanos> {
-        self.line.next_deadline()
+        self.impaired.as_ref()?.line.next_deadline()
     }
-}
-
-/// The frame with its CE mark, if it gets one.
-fn marked(mut frame: Frame, verdict: &Verdict) -> Frame {
-    if verdict.marks_ce() {
-        frame.packet.ce = true;
-        frame.packet.traffic_class |= 3;
-    }
-    frame
 }
 
 #[cfg(test)]
 mod tests {
+    use roceline_engine::verbs::Mtu;
+
+    use super::super::frame::Frame;
+    use super::super::node::tests::frame;
     use super::*;
+
+    const ENDS: [Point; 2] = [Point::Node(0), Point::Node(1)];
 
     #[test]
     fn frames_take_their_time_to_the_picosecond() {
@@ -210,32 +245,58 @@ mod tests {
         };
         // 4096 bytes and 84 around them: 334.4 ns.
         assert_eq!(config.picoseconds(4180), 334_400);
-        let mut link = Link::new(0, 1, &config);
-        assert_eq!(link.start(Nanos(5)), None, "nothing waits");
-        let frame = super::super::node::tests::frame(4096);
+        let terabytes = 1 << 40;
+        assert_eq!(config.picoseconds(terabytes), terabytes * 80);
+        let mut link = Link::new(ENDS[0], ENDS[1], &config);
+        let mut frames = Frames::default();
+        assert_eq!(link.next(&frames), None, "nothing waits");
+        let frame = frame(Mtu::M4096);
         let bytes = u64::from(frame.wire_bytes());
         let mut at = Nanos(5);
         for n in 1..=10 {
-            link.push(frame.clone());
-            at = link.start(at).expect("it is free");
-            assert_eq!(link.start(at), None, "it is busy");
+            link.push(frames.insert(frame), &mut frames);
+            let id = link.next(&frames).expect("one waits");
+            at = link.send(id, &frames, at);
+            assert!(link.is_busy());
             assert_eq!(at.0, (5000 + n * config.picoseconds(bytes)).div_ceil(1000));
-            assert!(link.left().is_some());
+            assert_eq!(link.left(), Some(id));
         }
     }
 
     #[test]
     fn a_full_queue_drops_and_counts() {
-        let frame = super::super::node::tests::frame(1024);
+        let frame = frame(Mtu::M1024);
         let config = LinkConfig {
             bits_per_s: 1,
             delay: Nanos::ZERO,
             queue_bytes: 2 * u64::from(frame.wire_bytes()),
         };
-        let mut link = Link::new(0, 1, &config);
+        let mut link = Link::new(ENDS[0], ENDS[1], &config);
+        let mut frames = Frames::default();
         for _ in 0..5 {
-            link.push(frame.clone());
+            link.push(frames.insert(frame), &mut frames);
         }
-        assert_eq!((link.queue.len(), link.overflowed), (2, 3));
+        assert_eq!((frames.len(), link.overflowed), (2, 3));
+    }
+
+    #[test]
+    fn the_highest_priority_goes_first_and_each_in_order() {
+        let config = LinkConfig {
+            bits_per_s: 1,
+            delay: Nanos::ZERO,
+            queue_bytes: 1 << 20,
+        };
+        let mut link = Link::new(ENDS[0], ENDS[1], &config);
+        let mut frames = Frames::default();
+        let ids = [3, 0, 6, 3, 7].map(|priority| {
+            let id = frames.insert(Frame {
+                traffic_class: priority << 5,
+                ..frame(Mtu::M1024)
+            });
+            link.push(id, &mut frames);
+            id
+        });
+        let order: Vec<_> = std::iter::from_fn(|| link.next(&frames)).collect();
+        assert_eq!(order, [4, 2, 0, 3, 1].map(|at| ids[at]));
     }
 }

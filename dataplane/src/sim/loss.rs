@@ -12,11 +12,10 @@
 use roceline_engine::fabric::impair::{
     Action, Chance, Class, Matcher, Probability, Rule, RuleId, When,
 };
-use roceline_engine::memory::Access;
-use roceline_engine::verbs::{Mtu, QpAttr, WcStatus};
+use roceline_engine::verbs::{Mtu, WcStatus};
 use roceline_engine::{Counters, Nanos};
 
-use super::{Link, LinkConfig, NodeConfig, NodeId, Sim};
+use super::{FlowConfig, FlowId, Link, LinkConfig, NodeConfig, NodeId, Sim};
 
 /// The link and the flow on it.
 #[derive(Clone, Copy, Debug)]
@@ -118,17 +117,13 @@ impl Setup {
         sim
     }
 
-    fn start(&self, sim: &mut Sim, len: u32, depth: u32) -> usize {
-        let attr = QpAttr {
-            access: Access(Access::REMOTE_WRITE.0),
-            path_mtu: self.mtu,
-            timeout: self.timeout,
-            retry_cnt: 7,
-            rnr_retry: 7,
-            ..QpAttr::default()
-        };
-        let [qp, _] = sim.connect(A, B, &attr);
-        sim.write(A, qp, len, depth)
+    fn start(&self, sim: &mut Sim, len: u32, depth: u32) -> FlowId {
+        let mut flow = FlowConfig::new(A, B);
+        flow.attr.path_mtu = self.mtu;
+        flow.attr.timeout = self.timeout;
+        flow.message = len;
+        flow.depth = depth;
+        sim.add_flow(&flow)
     }
 
     /// Measures what the formula needs.
@@ -137,7 +132,7 @@ impl Setup {
         // One packet, and nothing else on the link.
         let mut sim = self.build();
         let flow = self.start(&mut sim, mtu, 1);
-        sim.run(|sim| sim.node(A).flow(flow).messages == 1);
+        sim.run(|sim| sim.flow(flow).messages == 1);
         let round_trip = sim.now();
         // The same, and the first packet is lost.
         let mut sim = self.build();
@@ -146,11 +141,11 @@ impl Setup {
             ..When::default()
         };
         sim.link(A)
-            .rules
+            .rules()
             .add(self.rule(Class::Data, first))
             .expect("a good rule");
         let flow = self.start(&mut sim, mtu, 1);
-        sim.run(|sim| sim.node(A).flow(flow).messages == 1);
+        sim.run(|sim| sim.flow(flow).messages == 1);
         let timeout = sim.now().saturating_sub(round_trip);
 
         let clean = self.measure(Where::Data, Probability::NEVER, 100_000);
@@ -182,14 +177,14 @@ impl Setup {
         if loss != Probability::NEVER {
             for &(from, class) in lossy {
                 let rule = self.rule(class, chance);
-                sim.link(from).rules.add(rule).expect("a good rule");
+                sim.link(from).rules().add(rule).expect("a good rule");
             }
         }
         let len = self.mtu.bytes() * self.message_packets;
         let flow = self.start(&mut sim, len, self.depth);
         let wanted = packets.div_ceil(u64::from(self.message_packets));
         sim.run(|sim| {
-            let flow = sim.node(A).flow(flow);
+            let flow = sim.flow(flow);
             flow.messages >= wanted || flow.failed.is_some()
         });
         let data = sim.link(A);
@@ -199,7 +194,7 @@ impl Setup {
         };
         let sent = sum(&mut sim, |link| link.sent);
         let lost = sum(&mut sim, |link| link.lost);
-        let done = *sim.node(A).flow(flow);
+        let done = sim.flow(flow);
         Measured {
             packet_ns,
             point: Point {

@@ -1,41 +1,62 @@
 //! Virtual time: NICs' engines, the links between them, and the order in which things happen. No byte moves and no clock is
 //! read, so a link may have any rate, and the same seed gives the same run.
 //!
-//! **In** flow nodes, links with their impairments ([`Link::rules`]), connected QPs and what programs want sent ([`Node::write`]).
-//! **Out** come what the programs have got done ([`Node::flow`]), and the counters of engines and links. [`Sim`] owns it
+//! **In** flow nodes, links with their impairments ([`Link::rules`]) and what programs do ([`FlowConfig`]). **Out** come what the
+//! programs have got done ([`Flow`]), and the counters of engines and links. [`Sim`] owns it
 //! all; a node knows nothing of the others, a link nothing of nodes.
 //!
 //! Time is whole nanoseconds; a link keeps its own clock in picoseconds, so that a packet of 334.4 ns takes just that. Events of
 //! one moment happen in the order in which they were planned.
 
+mod flow;
+pub mod frame;
 pub mod link;
 pub mod loss;
 pub mod node;
-
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+mod queue;
 
 use roceline_engine::Nanos;
-use roceline_engine::verbs::{QpAttr, QpId};
-use slab::Slab;
 
-pub use link::{Frame, Link, LinkConfig};
-pub use node::{Flow, Node, NodeConfig};
+pub use flow::{Flow, FlowConfig, Operation};
+pub use frame::Frame;
+use frame::FrameId;
+pub use link::{Link, LinkConfig};
+use node::Shared;
+pub use node::{Node, NodeConfig};
+use queue::EventQueue;
 
 /// Number of a node, in the order of [`Sim::add_node`].
 pub type NodeId = usize;
+/// Number of a flow, in the order of [`Sim::add_flow`].
+pub type FlowId = usize;
+
+/// How long the QPs of a flow stay after its end: what is still on its way finds them.
+const LINGER: Nanos = Nanos::from_millis(1);
+
+/// An end of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Point {
+    /// A NIC.
+    Node(NodeId),
+}
 
 /// What happens at a moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug)]
 enum Event {
-    /// The last bit of the frame at the head of a link's queue has left.
-    Left(usize),
+    /// The last bit of the frame that a link sends has left.
+    Left(u32),
     /// Frames that a link's impairments kept back go on.
-    Release(usize),
-    /// A frame, by its place in `frames`, is at the end of a link.
-    Arrives { link: usize, frame: usize },
+    Release(u32),
+    /// A frame is at the end of a link.
+    Arrives { link: u32, frame: FrameId },
     /// A node's engine has a timer that is due.
-    Timer(NodeId),
+    Timer(u32),
+    /// A flow begins.
+    Start(u32),
+    /// A flow posts no more.
+    Stop(u32),
+    /// A flow's QPs go.
+    Close(u32),
 }
 
 /// All that there is.
@@ -43,14 +64,13 @@ enum Event {
 pub struct Sim {
     now: Nanos,
     nodes: Vec<Node>,
+    /// Both directions of a link follow one another.
     links: Vec<Link>,
-    /// Earliest event first; the serial number keeps the order within a moment.
-    events: BinaryHeap<Reverse<(Nanos, u64, Event)>>,
-    serial: u64,
-    /// Frames on their way.
-    frames: Slab<Frame>,
+    events: EventQueue<Event>,
+    shared: Shared,
+    packet_events: u64,
     /// Of use within one event: what impairments let through.
-    through: Vec<Frame>,
+    through: Vec<FrameId>,
 }
 
 impl Sim {
@@ -80,7 +100,8 @@ impl Sim {
             let node = &mut self.nodes[from];
             assert!(node.uplink.is_none(), "node {from} has a link already");
             node.uplink = Some(self.links.len());
-            self.links.push(Link::new(from, to, config));
+            let link = Link::new(Point::Node(from), Point::Node(to), config);
+            self.links.push(link);
         }
     }
 
@@ -101,123 +122,193 @@ impl Sim {
         &mut self.links[link]
     }
 
-    /// A QP on each of two nodes, connected to one another with the same attributes. Addresses and QPNs are filled in.
+    /// Adds a flow: a program that posts requests, and a QP at each end.
     ///
     /// # Panics
-    /// If a node has no room for a QP, or the attributes allow none.
-    pub fn connect(&mut self, a: NodeId, b: NodeId, attr: &QpAttr) -> [QpId; 2] {
-        let ids = [self.nodes[a].create_qp(), self.nodes[b].create_qp()];
-        for (own, other, at) in [(a, b, 0), (b, a, 1)] {
-            let (gid, rkey) = self.nodes[other].address();
-            let peer = node::Peer {
-                gid,
-                rkey,
-                qpn: ids[1 - at].0,
-            };
-            self.nodes[own].connect(ids[at], peer, attr, self.now);
+    /// If a node does not exist, or the attributes allow no QP.
+    pub fn add_flow(&mut self, config: &FlowConfig) -> FlowId {
+        assert!(config.from < self.nodes.len() && config.to < self.nodes.len());
+        let id = self.shared.flows.len();
+        self.shared.flows.push(Flow::new(config));
+        if config.start > self.now {
+            self.events.push(config.start, Event::Start(id as u32));
+        } else {
+            self.start(id);
         }
-        ids
+        if let Some(at) = config.stop {
+            self.events.push(at, Event::Stop(id as u32));
+        }
+        id
     }
 
-    /// A program on a node keeps `depth` WRITEs of `len` bytes under way on a QP, for ever. Its number, for [`Node::flow`].
+    /// A flow.
     ///
     /// # Panics
-    /// If there is no such node or QP.
-    pub fn write(&mut self, node: NodeId, qp: QpId, len: u32, depth: u32) -> usize {
-        let flow = self.nodes[node].write(qp, len, depth);
-        self.serve(node);
-        flow
+    /// If there is none with this number.
+    pub fn flow(&self, id: FlowId) -> &Flow {
+        &self.shared.flows[id]
+    }
+
+    /// All flows, in the order of their numbers.
+    pub fn flows(&self) -> &[Flow] {
+        &self.shared.flows
+    }
+
+    /// Packets that have left or arrived at a node so far.
+    pub fn packet_events(&self) -> u64 {
+        self.packet_events
     }
 
     /// Goes on until `done` says so, which is asked after each event, or nothing happens any more. True if it said so.
     pub fn run(&mut self, mut done: impl FnMut(&Sim) -> bool) -> bool {
         while !done(self) {
-            let Some(Reverse((at, _, event))) = self.events.pop() else {
+            if !self.step(Nanos(u64::MAX)) {
                 return false;
-            };
-            self.now = at;
-            self.happen(event);
+            }
         }
+        true
+    }
+
+    /// Goes on to a moment, what happens in it included. False if nothing will happen any more.
+    pub fn run_until(&mut self, end: Nanos) -> bool {
+        while self.step(end) {}
+        self.now = self.now.max(end);
+        self.events.len() > 0
+    }
+
+    /// The next event, if it is not after `limit`.
+    fn step(&mut self, limit: Nanos) -> bool {
+        let Some((at, event)) = self.events.pop(limit) else {
+            return false;
+        };
+        self.now = at;
+        self.happen(event);
         true
     }
 
     fn happen(&mut self, event: Event) {
         match event {
             Event::Left(link) => {
-                if let Some(frame) = self.links[link].left() {
-                    self.impair(link, frame);
+                let at = link as usize;
+                self.packet_events += 1;
+                if let Some(frame) = self.links[at].left() {
+                    self.impair(at, frame);
                 }
-                self.send(link);
-                self.serve(self.links[link].from);
+                self.serve(self.links[at].from);
             }
             // Of what was planned and then planned earlier, the earlier counts.
             Event::Release(link) => {
+                let link = link as usize;
                 if self.links[link].release_planned == Some(self.now) {
                     self.links[link].release_planned = None;
                     self.release(link);
                 }
             }
             Event::Arrives { link, frame } => {
-                let frame = self.frames.remove(frame);
-                let to = self.links[link].to;
-                self.nodes[to].receive(&frame, self.now);
+                self.packet_events += 1;
+                let to = self.links[link as usize].to;
+                match to {
+                    Point::Node(node) => {
+                        let frame = self.shared.frames.remove(frame);
+                        self.nodes[node].receive(&frame, self.now, &mut self.shared);
+                    }
+                }
                 self.serve(to);
             }
             Event::Timer(node) => {
-                if self.nodes[node].timer_planned == Some(self.now) {
-                    self.nodes[node].timer_planned = None;
-                    self.nodes[node].advance(self.now);
-                    self.serve(node);
+                let at = node as usize;
+                if self.nodes[at].timer_planned == Some(self.now) {
+                    self.nodes[at].timer_planned = None;
+                    self.nodes[at].advance(self.now, &mut self.shared);
+                    self.serve(Point::Node(at));
                 }
             }
+            Event::Start(flow) => self.start(flow as FlowId),
+            Event::Stop(flow) => self.shared.flows[flow as FlowId].stopped = true,
+            Event::Close(flow) => self.close(flow as FlowId),
+        }
+        while let Some(flow) = self.shared.ended.pop() {
+            let close = Event::Close(flow as u32);
+            self.events.push(self.now + LINGER, close);
         }
     }
 
-    fn plan(&mut self, at: Nanos, event: Event) {
-        self.serial += 1;
-        self.events.push(Reverse((at, self.serial, event)));
+    /// A flow begins: its QPs are made and connected, and the first messages posted.
+    fn start(&mut self, id: FlowId) {
+        let config = self.shared.flows[id].config;
+        let ends = [config.from, config.to];
+        let depth = config.depth.max(1);
+        let qps = [
+            self.nodes[ends[0]].create_qp(depth),
+            self.nodes[ends[1]].create_qp(1),
+        ];
+        self.shared.flows[id].qps = Some(qps);
+        for (own, other) in [(0, 1), (1, 0)] {
+            let peer = (ends[other], self.nodes[ends[other]].rkey(), qps[other]);
+            let node = &mut self.nodes[ends[own]];
+            node.connect(qps[own], peer, &config.attr, self.now, &mut self.shared);
+        }
+        for _ in 0..depth {
+            self.nodes[config.from].post(id, &mut self.shared.flows);
+        }
+        self.serve(Point::Node(config.from));
     }
 
-    /// A node may have something to send, or a new deadline.
-    fn serve(&mut self, node: NodeId) {
-        let Some(link) = self.nodes[node].uplink else {
+    /// The QPs of a flow go.
+    fn close(&mut self, id: FlowId) {
+        let flow = &mut self.shared.flows[id];
+        let ends = [flow.config.from, flow.config.to];
+        for (qp, node) in flow.qps.take().into_iter().flatten().zip(ends) {
+            self.nodes[node].destroy_qp(qp);
+        }
+    }
+
+    /// Somebody may have something to send, or a new deadline.
+    fn serve(&mut self, point: Point) {
+        match point {
+            Point::Node(node) => self.serve_node(node),
+        }
+    }
+
+    fn serve_node(&mut self, id: NodeId) {
+        let Some(at) = self.nodes[id].uplink else {
             return;
         };
+        let (node, link) = (&mut self.nodes[id], &mut self.links[at]);
+        let shared = &mut self.shared;
         loop {
-            let link = &mut self.links[link];
-            while let Some(frame) = self.nodes[node].out_queue.pop_front() {
-                link.push(frame);
+            for frame in shared.sent.drain(..) {
+                link.push(frame, &mut shared.frames);
+            }
+            if link.is_busy() {
+                break;
+            }
+            if let Some(frame) = link.next(&shared.frames) {
+                let left = link.send(frame, &shared.frames, self.now);
+                self.events.push(left, Event::Left(at as u32));
+                break;
             }
             // Requests are asked for one at a time when the link has nothing else: none grows stale in a queue
             // while a NAK is on its way.
-            if !link.is_idle() || !self.nodes[node].emit(self.now) {
+            if !node.emit(self.now, shared) {
                 break;
             }
         }
-        self.send(link);
-        let due = self.nodes[node].next_deadline().map(|at| at.max(self.now));
-        let planned = self.nodes[node].timer_planned;
+        let due = node.next_deadline().map(|at| at.max(self.now));
+        let planned = node.timer_planned;
         if let Some(at) = due.filter(|&at| planned.is_none_or(|planned| at < planned)) {
-            self.nodes[node].timer_planned = Some(at);
-            self.plan(at, Event::Timer(node));
-        }
-    }
-
-    /// Starts the next frame on a link that is free.
-    fn send(&mut self, link: usize) {
-        if let Some(at) = self.links[link].start(self.now) {
-            self.plan(at, Event::Left(link));
+            node.timer_planned = Some(at);
+            self.events.push(at, Event::Timer(id as u32));
         }
     }
 
     /// A frame is on the wire: its impairments decide what becomes of it.
-    fn impair(&mut self, link: usize, frame: Frame) {
-        let now = self.now;
+    fn impair(&mut self, link: usize, frame: FrameId) {
         if self.links[link].is_clean() {
             return self.arrive(link, frame);
         }
         let mut through = std::mem::take(&mut self.through);
-        self.links[link].offer(frame, now, &mut through);
+        self.links[link].offer(frame, &mut self.shared.frames, self.now, &mut through);
         for frame in through.drain(..) {
             self.arrive(link, frame);
         }
@@ -233,14 +324,14 @@ impl Sim {
         let planned = self.links[link].release_planned;
         if let Some(at) = due.filter(|&at| planned.is_none_or(|planned| at < planned)) {
             self.links[link].release_planned = Some(at);
-            self.plan(at, Event::Release(link));
+            self.events.push(at, Event::Release(link as u32));
         }
     }
 
-    fn arrive(&mut self, link: usize, frame: Frame) {
-        let at = self.now + self.links[link].delay;
-        let frame = self.frames.insert(frame);
-        self.plan(at, Event::Arrives { link, frame });
+    fn arrive(&mut self, link: usize, frame: FrameId) {
+        let at = self.now + self.links[link].config().delay;
+        let link = link as u32;
+        self.events.push(at, Event::Arrives { link, frame });
     }
 }
 
@@ -249,8 +340,7 @@ mod tests {
     use roceline_engine::fabric::impair::{
         Action, Chance, Delay, Matcher, Probability, Reorder, Rule, RuleId, When,
     };
-    use roceline_engine::memory::Access;
-    use roceline_engine::verbs::Mtu;
+    use roceline_engine::verbs::{Mtu, WcStatus};
 
     use super::*;
 
@@ -266,27 +356,20 @@ mod tests {
         sim
     }
 
-    fn attr() -> QpAttr {
-        QpAttr {
-            access: Access(Access::REMOTE_WRITE.0),
-            path_mtu: Mtu::M1024,
-            timeout: 8,
-            retry_cnt: 7,
-            rnr_retry: 7,
-            ..QpAttr::default()
-        }
+    fn writes() -> FlowConfig {
+        let mut flow = FlowConfig::new(0, 1);
+        flow.message = 8192;
+        flow.attr.path_mtu = Mtu::M1024;
+        flow
     }
 
     #[test]
     fn flows_of_several_qps_share_a_link() {
         let mut sim = pair(Nanos::from_micros(2));
-        let flows = [0; 3].map(|_| {
-            let [qp, _] = sim.connect(0, 1, &attr());
-            sim.write(0, qp, 8192, 16)
-        });
+        let flows = [0; 3].map(|_| sim.add_flow(&writes()));
         let end = Nanos::from_millis(5);
         sim.run(|sim| sim.now() >= end);
-        let goodputs = flows.map(|flow| sim.node(0).flow(flow).goodput());
+        let goodputs = flows.map(|flow| sim.flow(flow).goodput());
         let all: f64 = goodputs.iter().sum();
         // 1024 of 1106 bytes of link time are payload.
         assert!(
@@ -329,13 +412,12 @@ mod tests {
                 action,
                 seed: number.into(),
             };
-            sim.link(0).rules.add(rule).expect("a good rule");
+            sim.link(0).rules().add(rule).expect("a good rule");
         }
-        let [qp, _] = sim.connect(0, 1, &attr());
-        let flow = sim.write(0, qp, 8192, 16);
-        assert!(sim.run(|sim| sim.node(0).flow(flow).messages >= 2000));
-        assert_eq!(sim.node(0).flow(flow).failed, None);
-        for (rule, counts) in sim.link(0).rules.rules() {
+        let flow = sim.add_flow(&writes());
+        assert!(sim.run(|sim| sim.flow(flow).messages >= 2000));
+        assert_eq!(sim.flow(flow).failed, None);
+        for (rule, counts) in sim.link(0).rules().rules() {
             assert!(counts.hit > 0, "{rule:?}");
         }
         let receiver = sim.node(1).counters();
@@ -357,13 +439,12 @@ mod tests {
             })),
             seed: 1,
         };
-        sim.link(0).rules.add(rule).expect("a good rule");
-        let [qp, _] = sim.connect(0, 1, &attr());
-        sim.write(0, qp, 8192, 16);
+        sim.link(0).rules().add(rule).expect("a good rule");
+        sim.add_flow(&writes());
         let mut most = 0;
         let end = Nanos::from_millis(5);
         sim.run(|sim| {
-            most = most.max(sim.events.len() - sim.frames.len());
+            most = most.max(sim.events.len().saturating_sub(sim.shared.frames.len()));
             sim.now() >= end
         });
         assert!(most < 64, "{most} events beside frames");
@@ -380,15 +461,11 @@ mod tests {
             action: Action::Drop,
             seed: 1,
         };
-        sim.link(0).rules.add(rule).expect("a good rule");
-        let [qp, _] = sim.connect(0, 1, &attr());
-        let flow = sim.write(0, qp, 8192, 16);
+        sim.link(0).rules().add(rule).expect("a good rule");
+        let flow = sim.add_flow(&writes());
         assert!(!sim.run(|_| false), "an end of all events");
-        let flow = sim.node(0).flow(flow);
-        assert_eq!(
-            flow.failed,
-            Some(roceline_engine::verbs::WcStatus::RetryExcErr)
-        );
+        let flow = sim.flow(flow);
+        assert_eq!(flow.failed, Some(WcStatus::RetryExcErr));
         assert_eq!(flow.messages, 0);
     }
 }

@@ -1,21 +1,19 @@
 //! A NIC with its programs: an engine and what a poll loop does for it, without the bytes. Placements are done at once, payload
-//! is always at hand. In flow frames and time; out flow frames, in [`Node::out_queue`], and what programs got done.
+//! is always at hand. In flow frames and time; out flow frames, into the queues of its link, and what programs got done.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::net::Ipv4Addr;
-
-use roceline_engine::fabric::impair::{Direction, PacketView, PathView};
 use roceline_engine::memory::{Access, MrAttr, MrInfo};
 use roceline_engine::verbs::{
-    Event, QpAttr, QpId, QpInit, QpType, RC_STEPS, RecvQueues, RecvWr, SendWr, Sge, WcStatus,
-    WrOpcode, mask,
+    Event, MAX_SGE, QpAttr, QpId, QpInit, QpType, RC_STEPS, RecvQueues, RecvWr, SendWr, Sge,
+    WcStatus, mask,
 };
-use roceline_engine::wire::{Gid, Packet};
+use roceline_engine::wire::{Gid, udp_sport};
 use roceline_engine::{
     AckPolicy, Counters, Engine, EngineConfig, Nanos, Outcome, Outputs, Retransmission, TxDesc,
 };
 
-use super::link::Frame;
+use super::flow::Flow;
+use super::frame::{Frame, FrameId, Frames, address};
+use super::{FlowId, NodeId};
 
 /// The only protection domain.
 const PD: u32 = 1;
@@ -23,8 +21,8 @@ const PD: u32 = 1;
 const BASE: u64 = 1 << 40;
 /// As much memory as there are addresses for: nobody touches it.
 const MEMORY: u64 = 1 << 40;
-/// Requests that a program may have under way.
-const MAX_SEND: u32 = 1024;
+/// More than anybody needs; memory is taken for those that exist.
+const MAX_QPS: u32 = 1 << 20;
 
 /// How to make a node.
 #[derive(Clone, Copy, Debug)]
@@ -51,41 +49,49 @@ impl Default for NodeConfig {
     }
 }
 
-/// Who is at the other end of a QP.
+/// Who is at the other end of a QP, and how its packets look.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer {
-    pub gid: Gid,
+    pub node: NodeId,
     pub rkey: u32,
     pub qpn: u32,
+    pub udp_sport: u16,
+    pub traffic_class: u8,
+    pub flow_hash: u32,
 }
 
-/// A program that writes, and what came of it.
-#[derive(Clone, Copy, Debug)]
-pub struct Flow {
-    /// Its QP.
-    pub qp: QpId,
-    /// Bytes of a message.
-    pub len: u32,
-    /// Messages that are acknowledged.
-    pub messages: u64,
-    /// When the first of them was.
-    pub first: Nanos,
-    /// When the last of them was.
-    pub last: Nanos,
-    /// How its QP failed, if it did.
-    pub failed: Option<WcStatus>,
+/// What all nodes share during a call.
+pub(super) struct Shared {
+    pub frames: Frames,
+    pub flows: Vec<Flow>,
+    /// Flows that have come to their end since somebody looked.
+    pub ended: Vec<FlowId>,
+    /// Frames that a node sends, in order.
+    pub sent: Vec<FrameId>,
+    out: Outputs,
+    /// Takes the engine's place to write to while `out` is worked off.
+    spare: Outputs,
 }
 
-impl Flow {
-    /// Acknowledged bits per second, from the first acknowledgement to the last.
-    pub fn goodput(&self) -> f64 {
-        let bits = self.messages.saturating_sub(1) as f64 * f64::from(self.len) * 8.0;
-        let time = self.last.saturating_sub(self.first).0.max(1);
-        bits * 1e9 / time as f64
+impl Default for Shared {
+    fn default() -> Shared {
+        Shared {
+            frames: Frames::default(),
+            flows: Vec::new(),
+            ended: Vec::new(),
+            sent: Vec::new(),
+            out: Outputs::new(),
+            spare: Outputs::new(),
+        }
     }
 }
 
-/// Nobody receives: WRITEs need no receive request.
+/// Receive requests never run out, while there are SENDs to take them.
+struct Receives {
+    lkey: u32,
+}
+
+/// What is left of them when a QP has failed and its receive queue is flushed.
 struct NoReceives;
 
 impl RecvQueues for NoReceives {
@@ -94,35 +100,46 @@ impl RecvQueues for NoReceives {
     }
 }
 
+impl RecvQueues for Receives {
+    fn take(&mut self, _qp: QpId, wr: &mut RecvWr) -> bool {
+        let sge = Sge {
+            addr: BASE,
+            length: u32::MAX >> 1,
+            lkey: self.lkey,
+        };
+        *wr = RecvWr {
+            wr_id: 0,
+            num_sge: 1,
+            sges: [sge; MAX_SGE],
+        };
+        true
+    }
+}
+
 /// A NIC.
 pub struct Node {
     /// The link that it sends on.
     pub(super) uplink: Option<usize>,
-    /// Frames for it, in order.
-    pub(super) out_queue: VecDeque<Frame>,
     /// An event for [`Node::advance`] is planned.
     pub(super) timer_planned: Option<Nanos>,
+    id: NodeId,
     engine: Engine,
-    out: Outputs,
-    /// Takes the engine's place to write to while `out` is worked off.
-    spare: Outputs,
-    gid: Gid,
     mr: MrInfo,
-    peers: BTreeMap<QpId, Peer>,
-    flows: Vec<Flow>,
+    /// By the index in the QPN.
+    peers: Vec<Option<Peer>>,
 }
 
 impl Node {
-    pub(super) fn new(number: usize, config: &NodeConfig) -> Node {
+    pub(super) fn new(id: NodeId, config: &NodeConfig) -> Node {
         let mut engine = Engine::new(EngineConfig {
-            max_qps: 1024,
+            max_qps: MAX_QPS,
             max_mrs: 16,
             window: config.window,
             ack_policy: config.ack_policy,
             retransmission: config.retransmission,
             owner: 0,
             owner_bits: 0,
-            seed: config.seed.wrapping_add(number as u64),
+            seed: config.seed.wrapping_add(id as u64),
         });
         let attr = MrAttr {
             pd: PD,
@@ -132,18 +149,13 @@ impl Node {
             access: Access(Access::LOCAL_WRITE.0 | Access::REMOTE_WRITE.0 | Access::REMOTE_READ.0),
         };
         let mr = engine.register(attr).expect("an empty table has room");
-        let address = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 0, 0, 1)) + number as u32);
         Node {
             uplink: None,
-            out_queue: VecDeque::new(),
             timer_planned: None,
+            id,
             engine,
-            out: Outputs::new(),
-            spare: Outputs::new(),
-            gid: Gid::from_ip(address.into()),
             mr,
-            peers: BTreeMap::new(),
-            flows: Vec::new(),
+            peers: Vec::new(),
         }
     }
 
@@ -152,27 +164,30 @@ impl Node {
         self.engine.counters()
     }
 
-    /// What a program has got done.
-    ///
-    /// # Panics
-    /// If there is none with this number.
-    pub fn flow(&self, number: usize) -> &Flow {
-        &self.flows[number]
+    /// What it counted for a QP, while that exists.
+    pub fn qp_counters(&self, qp: QpId) -> Option<&Counters> {
+        self.engine.qp_counters(qp)
     }
 
-    /// Its address, and the key to its memory.
-    pub(super) fn address(&self) -> (Gid, u32) {
-        (self.gid, self.mr.rkey)
+    /// Its address.
+    pub fn gid(&self) -> Gid {
+        address(self.id)
     }
 
-    pub(super) fn create_qp(&mut self) -> QpId {
+    /// The key to its memory.
+    pub(super) fn rkey(&self) -> u32 {
+        self.mr.rkey
+    }
+
+    /// A QP on which a program may have `depth` requests under way.
+    pub(super) fn create_qp(&mut self, depth: u32) -> QpId {
         let init = QpInit {
             qp_type: QpType::Rc,
             pd: PD,
             send_cq: 0,
             recv_cq: 0,
             sq_sig_all: true,
-            max_send_wr: MAX_SEND,
+            max_send_wr: depth,
             max_send_sge: 1,
             max_recv_sge: 1,
             max_inline: 0,
@@ -180,56 +195,81 @@ impl Node {
         };
         self.engine
             .create_qp(&init)
-            .expect("a node has room for a thousand QPs")
+            .expect("a node has room for a million QPs")
     }
 
-    pub(super) fn connect(&mut self, qp: QpId, peer: Peer, attr: &QpAttr, now: Nanos) {
-        self.peers.insert(qp, peer);
+    pub(super) fn connect(
+        &mut self,
+        qp: QpId,
+        (node, rkey, peer): (NodeId, u32, QpId),
+        attr: &QpAttr,
+        now: Nanos,
+        shared: &mut Shared,
+    ) {
+        let index = self.index(qp);
+        if self.peers.len() <= index {
+            self.peers.resize(index + 1, None);
+        }
+        let udp_sport = udp_sport(attr.path.flow_label, qp.0, peer.0);
+        self.peers[index] = Some(Peer {
+            node,
+            rkey,
+            qpn: peer.0,
+            udp_sport,
+            traffic_class: attr.path.traffic_class,
+            flow_hash: hash(self.id as u64, node as u64, udp_sport.into()),
+        });
         let mut attr = *attr;
-        attr.path.sgid = self.gid;
-        attr.path.dgid = peer.gid;
-        attr.dest_qpn = peer.qpn;
+        attr.path.sgid = address(self.id);
+        attr.path.dgid = address(node);
+        attr.dest_qpn = peer.0;
         for (state, what) in RC_STEPS {
             attr.state = state;
             self.engine
-                .modify_qp(qp, &attr, mask::STATE | what, now, &mut self.out)
+                .modify_qp(qp, &attr, mask::STATE | what, now, &mut shared.out)
                 .expect("the steps from RESET to RTS are allowed");
         }
+        self.collect(now, shared);
     }
 
-    pub(super) fn write(&mut self, qp: QpId, len: u32, depth: u32) -> usize {
-        assert!(self.peers.contains_key(&qp), "the QP is not of this node");
-        self.flows.push(Flow {
-            qp,
-            len,
-            messages: 0,
-            first: Nanos::ZERO,
-            last: Nanos::ZERO,
-            failed: None,
-        });
-        let number = self.flows.len() - 1;
-        for _ in 0..depth.min(MAX_SEND) {
-            self.post(number);
-        }
-        number
+    /// A QP is of no more use.
+    pub(super) fn destroy_qp(&mut self, qp: QpId) {
+        // One that does not exist has been destroyed already.
+        let _ = self.engine.destroy_qp(qp);
     }
 
-    /// One more message of a flow.
-    fn post(&mut self, flow: usize) {
-        let Flow { qp, len, .. } = self.flows[flow];
+    fn index(&self, qp: QpId) -> usize {
+        let (owner_bits, index_bits) = self.engine.qpn_layout();
+        (qp.0 >> owner_bits) as usize & ((1 << index_bits) - 1)
+    }
+
+    fn peer(&self, qp: QpId) -> Option<&Peer> {
+        self.peers.get(self.index(qp))?.as_ref()
+    }
+
+    /// One more message of a flow, if it has one.
+    pub(super) fn post(&mut self, number: FlowId, flows: &mut [Flow]) {
+        let flow = &mut flows[number];
+        let Some([qp, _]) = flow.qps else { return };
+        let Some(&Peer { rkey, .. }) = self.peer(qp) else {
+            return;
+        };
+        let Some(length) = flow.next_message() else {
+            return;
+        };
         let wr = SendWr {
-            wr_id: flow as u64,
-            opcode: Some(WrOpcode::Write),
+            wr_id: number as u64,
+            opcode: Some(flow.config.operation.opcode()),
             signaled: true,
             num_sge: 1,
-            length: len.into(),
-            rkey: self.peers[&qp].rkey,
+            length: length.into(),
+            rkey,
             remote_addr: BASE,
             ..SendWr::default()
         };
         let sge = Sge {
             addr: BASE,
-            length: len,
+            length,
             lkey: self.mr.lkey,
         };
         // Never full: a flow posts when one of its messages has ended, and after a failure not at all.
@@ -237,27 +277,28 @@ impl Node {
     }
 
     /// A frame has arrived.
-    pub(super) fn receive(&mut self, frame: &Frame, now: Nanos) {
+    pub(super) fn receive(&mut self, frame: &Frame, now: Nanos, shared: &mut Shared) {
+        let queues = &mut Receives { lkey: self.mr.lkey };
         self.engine
-            .rx(&frame.packet, 0, now, &mut NoReceives, &mut self.out);
-        self.collect(now);
-        self.engine.rx_end(now, &mut self.out);
-        self.collect(now);
+            .rx(&frame.packet(), 0, now, queues, &mut shared.out);
+        self.collect(now, shared);
+        self.engine.rx_end(now, &mut shared.out);
+        self.collect(now, shared);
     }
 
     /// Timers that are due.
-    pub(super) fn advance(&mut self, now: Nanos) {
-        while self.engine.advance(now, &mut NoReceives, &mut self.out) {
-            self.collect(now);
+    pub(super) fn advance(&mut self, now: Nanos, shared: &mut Shared) {
+        while self.engine.advance(now, &mut NoReceives, &mut shared.out) {
+            self.collect(now, shared);
         }
-        self.collect(now);
+        self.collect(now, shared);
     }
 
-    /// Asks for one packet of a requester; whether there was one.
-    pub(super) fn emit(&mut self, now: Nanos) -> bool {
-        self.engine.tx(1, now, &mut self.out);
-        let any = !self.out.tx.is_empty();
-        self.collect(now);
+    /// Asks for one packet; whether there was one.
+    pub(super) fn emit(&mut self, now: Nanos, shared: &mut Shared) -> bool {
+        self.engine.tx(1, now, &mut shared.out);
+        let any = !shared.out.tx.is_empty();
+        self.collect(now, shared);
         any
     }
 
@@ -267,98 +308,93 @@ impl Node {
     }
 
     /// Carries out what the engine asked for, and what comes of that.
-    fn collect(&mut self, now: Nanos) {
-        while !self.out.is_empty() {
-            let spare = std::mem::replace(&mut self.spare, Outputs::hollow());
-            let mut out = std::mem::replace(&mut self.out, spare);
-            for desc in &out.tx {
-                let frame = self.frame(desc);
-                self.out_queue.push_back(frame);
+    fn collect(&mut self, now: Nanos, shared: &mut Shared) {
+        while !shared.out.is_empty() {
+            std::mem::swap(&mut shared.out, &mut shared.spare);
+            for at in 0..shared.spare.tx.len() {
+                if let Some(frame) = self.frame(&shared.spare.tx[at]) {
+                    let id = shared.frames.insert(frame);
+                    shared.sent.push(id);
+                }
             }
-            for place in &out.place {
+            for place in &shared.spare.place {
                 let (qp, epoch, side) = (place.qp, place.epoch, place.side);
-                let (done, queues) = (Outcome::Done, &mut NoReceives);
-                self.engine
-                    .placed(qp, epoch, side, done, now, queues, &mut self.out);
+                let (done, queues, out) = (Outcome::Done, &mut NoReceives, &mut shared.out);
+                self.engine.placed(qp, epoch, side, done, now, queues, out);
             }
-            for event in &out.events {
-                self.event(event, now);
+            for at in 0..shared.spare.events.len() {
+                let event = shared.spare.events[at];
+                self.event(&event, now, shared);
             }
-            out.clear();
-            self.spare = out;
+            shared.spare.clear();
         }
     }
 
-    fn event(&mut self, event: &Event, now: Nanos) {
+    fn event(&mut self, event: &Event, now: Nanos, shared: &mut Shared) {
         let Event::Completion(completion) = event else {
             return;
         };
-        let number = completion.wr_id as usize;
-        let flow = &mut self.flows[number];
-        if completion.status == WcStatus::Success {
-            if flow.messages == 0 {
-                flow.first = now;
-            }
-            flow.messages += 1;
-            flow.last = now;
-            self.post(number);
-        } else {
+        if completion.recv {
+            return;
+        }
+        let number = completion.wr_id as FlowId;
+        let flow = &mut shared.flows[number];
+        if completion.status != WcStatus::Success {
             flow.failed.get_or_insert(completion.status);
+        } else if flow.completed(now) {
+            shared.ended.push(number);
+        } else {
+            self.post(number, &mut shared.flows);
         }
     }
 
-    fn frame(&self, desc: &TxDesc) -> Frame {
-        let peer = self.peers[&desc.qp];
-        let path = PathView {
-            direction: Direction::Tx,
-            dst: peer.gid,
-            traffic_class: 0,
-            udp_sport: 0xc000,
+    fn frame(&self, desc: &TxDesc) -> Option<Frame> {
+        let peer = self.peer(desc.qp)?;
+        Some(Frame {
+            ext: desc.ext,
+            src: self.id as u32,
+            dst: peer.node as u32,
             dest_qpn: peer.qpn,
-        };
-        Frame {
-            packet: Packet {
-                src: self.gid,
-                dst: peer.gid,
-                opcode: desc.opcode,
-                solicited: desc.solicited,
-                ack_req: desc.ack_req,
-                becn: false,
-                ce: false,
-                pkey: 0xffff,
-                dest_qpn: peer.qpn,
-                psn: desc.psn,
-                ext: desc.ext,
-                payload_len: desc.len,
-                payload_offset: 0,
-                traffic_class: 0,
-            },
-            view: PacketView::of_desc(desc, &path),
-        }
+            psn: desc.psn,
+            payload: desc.len,
+            flow_hash: peer.flow_hash,
+            udp_sport: peer.udp_sport,
+            opcode: desc.opcode,
+            traffic_class: peer.traffic_class,
+            ack_req: desc.ack_req,
+            solicited: desc.solicited,
+        })
     }
+}
+
+/// Mixes what tells flows apart (the finalizer of splitmix64).
+fn hash(src: u64, dst: u64, sport: u64) -> u32 {
+    let mut v = (src << 40 ^ dst << 16 ^ sport).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    v = (v ^ v >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    v = (v ^ v >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (v ^ v >> 31) as u32
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use roceline_engine::verbs::Mtu;
-    use roceline_engine::wire::Psn;
 
+    use super::super::flow::FlowConfig;
     use super::*;
 
-    /// The first packet of a WRITE of so many bytes.
-    pub fn frame(len: u32) -> Frame {
+    /// A full packet.
+    pub fn frame(mtu: Mtu) -> Frame {
+        let mut shared = Shared::default();
         let mut node = Node::new(0, &NodeConfig::default());
-        let qp = node.create_qp();
-        let (gid, rkey) = node.address();
-        let attr = QpAttr {
-            path_mtu: Mtu::M4096,
-            rq_psn: Psn::new(0),
-            sq_psn: Psn::new(0),
-            ..QpAttr::default()
-        };
-        node.connect(qp, Peer { gid, rkey, qpn: 1 }, &attr, Nanos::ZERO);
-        node.write(qp, len, 1);
-        assert!(node.emit(Nanos::ZERO));
-        node.out_queue.pop_front().expect("a packet")
+        let mut config = FlowConfig::new(0, 1);
+        config.attr.path_mtu = mtu;
+        let qp = node.create_qp(1);
+        let peer = (1, node.rkey(), QpId(1));
+        node.connect(qp, peer, &config.attr, Nanos::ZERO, &mut shared);
+        shared.flows.push(Flow::new(&config));
+        shared.flows[0].qps = Some([qp, QpId(1)]);
+        node.post(0, &mut shared.flows);
+        assert!(node.emit(Nanos::ZERO, &mut shared));
+        shared.frames.remove(shared.sent[0])
     }
 }

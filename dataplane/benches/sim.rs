@@ -1,0 +1,86 @@
+//! How fast virtual time is: packet events (a packet that leaves or arrives at a node or switch) for each second of processor
+//! time of one core. A run is one thread, so that is what a core of a sweep does.
+//!
+//! `cargo bench -p roceline --bench sim`
+
+use roceline::sim::{FlowConfig, LinkConfig, NodeConfig, Sim};
+use roceline_engine::Nanos;
+
+const RUNS: usize = 5;
+
+/// Processor time of this thread, seconds: others on the machine do not count.
+fn processor_time() -> f64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the pointer is to a timespec of our own, and the clock exists on every Linux.
+    let failed = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    assert_eq!(failed, 0);
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}
+
+fn measure(name: &str, length: Nanos, build: impl Fn() -> Sim) {
+    let mut rates = Vec::new();
+    let mut events = 0;
+    for _ in 0..RUNS {
+        let mut sim = build();
+        let start = processor_time();
+        sim.run_until(length);
+        events = sim.packet_events();
+        rates.push(events as f64 / (processor_time() - start) / 1e6);
+    }
+    rates.sort_by(f64::total_cmp);
+    println!(
+        "{name:<44} {events:>9} {:>6.2} ({:.2})",
+        rates[RUNS - 1],
+        rates[RUNS / 2]
+    );
+}
+
+fn link() -> LinkConfig {
+    LinkConfig {
+        bits_per_s: 100_000_000_000,
+        delay: Nanos::from_micros(2),
+        queue_bytes: 1 << 20,
+    }
+}
+
+fn pairs(count: usize, flows: usize, config: FlowConfig) -> Sim {
+    let mut sim = Sim::new();
+    for _ in 0..count {
+        let ends = [0, 1].map(|_| sim.add_node(&NodeConfig::default()));
+        sim.join(ends[0], ends[1], &link());
+        for _ in 0..flows {
+            sim.add_flow(&FlowConfig {
+                from: ends[0],
+                to: ends[1],
+                ..config
+            });
+        }
+    }
+    sim
+}
+
+fn main() {
+    println!(
+        "100 Gb/s, 2 us; millions of packet events per second: best (median) of {RUNS} runs\n"
+    );
+    let write = FlowConfig::new(0, 1);
+    let ms = Nanos::from_millis;
+    measure("a pair, 1 flow of 64 KiB WRITEs", ms(50), || {
+        pairs(1, 1, write)
+    });
+    measure("a pair, 64 flows", ms(50), || pairs(1, 64, write));
+    let small = FlowConfig {
+        message: 64,
+        depth: 64,
+        ..write
+    };
+    measure("a pair, 8 flows of 64-byte WRITEs", ms(5), || {
+        pairs(1, 8, small)
+    });
+    measure("512 pairs, 2 flows each", Nanos::from_micros(100), || {
+        pairs(512, 2, write)
+    });
+}
