@@ -57,6 +57,7 @@ static ALLOCATOR: Counting = Counting;
 #[test]
 fn the_datapath_allocates_nothing() {
     rules_allocate_nothing();
+    switches_allocate_nothing();
     unreliable_connections_allocate_nothing();
     datagrams_allocate_nothing();
     for policy in [AckPolicy::PerMessage, AckPolicy::Coalesced] {
@@ -242,4 +243,55 @@ fn rules_allocate_nothing() {
         assert_eq!(allocations(), before);
     }
     assert!(hits > 10_000 && line.overflows() > 0, "{hits}");
+}
+
+/// A switch with more frames than its buffer holds, pauses in both directions, marks and drops.
+fn switches_allocate_nothing() {
+    use roceline_engine::fabric::switch::{FrameInfo, PortConfig, Switch, SwitchConfig};
+    use roceline_engine::wire::PauseFrame;
+
+    let port = PortConfig::new(1_000_000_000, 4200, 10, SwitchConfig::CELL);
+    let config = SwitchConfig::roce(vec![port; 8], 1 << 18);
+    let mut switch = Switch::new(&config).expect("a good switch");
+    for port in 0..8 {
+        let paths = [port, (port + 1) % 8];
+        switch.set_route(port.into(), &paths).expect("a good route");
+    }
+    let mut random = Random::new(1);
+    let (mut dropped, mut marked, mut paused) = (0, 0, 0);
+    let before = allocations();
+    for n in 0..200_000u64 {
+        let now = Nanos(n * 100);
+        let info = FrameInfo {
+            bytes: 64 + random.below(4_000) as u32,
+            priority: 3 * random.below(3) as u8,
+            ecn_capable: true,
+            dst: random.below(9) as u32,
+            flow_hash: random.next_u32(),
+        };
+        let port = random.below(8) as u16;
+        dropped += u32::from(switch.receive(port, &info, n, now).is_err());
+        let port = random.below(8) as u16;
+        if n % 4 == 0 {
+            continue;
+        }
+        marked += u32::from(switch.transmit(port, now).is_some_and(|d| d.mark_ce));
+        if random.below(10) == 0 {
+            let quanta = [random.below(500) as u16; 8];
+            let frame = PauseFrame::Priority {
+                enabled: random.next_u32() as u8,
+                quanta,
+            };
+            switch.on_pause(port, &frame, now);
+        }
+        switch.advance(now, |_| {});
+        while switch.next_pause(now).is_some() {
+            paused += 1;
+        }
+    }
+    assert_eq!(allocations() - before, 0);
+    assert!(
+        dropped > 0 && marked > 0 && paused > 0,
+        "{dropped} {marked} {paused}"
+    );
 }

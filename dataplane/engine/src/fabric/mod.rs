@@ -1,3 +1,4 @@
-//! What lies between two NICs. So far: how it misbehaves on purpose ([`impair`]).
+//! What lies between two NICs: how it misbehaves on purpose ([`impair`]), and switches ([`switch`]).
 
 pub mod impair;
+pub mod switch;

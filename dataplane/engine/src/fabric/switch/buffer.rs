@@ -1,0 +1,166 @@
+//! The shared buffer as accounts: who holds how many bytes of which part. No frame is here.
+//!
+//! A frame's bytes come from what is reserved for its account, then from the shared part as far as the dynamic threshold
+//! allows, and else, of a lossless class, from its headroom. They go back in the reverse order, so an account leaves
+//! its headroom as soon as it shrinks.
+
+use super::config::Alpha;
+
+/// What the accounts share.
+#[derive(Debug)]
+pub(super) struct Pool {
+    size: u64,
+    used: u64,
+    most: u64,
+}
+
+/// What one ingress port holds of a lossless class, or one egress queue of a lossy one.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Account {
+    /// Bytes only for it, and those in use.
+    pub reserved_limit: u32,
+    pub reserved: u32,
+    /// Bytes of the shared part.
+    pub shared: u64,
+    /// Bytes for what comes after a pause, and those in use.
+    pub headroom_limit: u32,
+    pub headroom: u32,
+}
+
+impl Account {
+    pub(super) fn bytes(&self) -> u64 {
+        u64::from(self.reserved) + self.shared + u64::from(self.headroom)
+    }
+}
+
+impl Pool {
+    pub(super) fn new(size: u64) -> Pool {
+        Pool {
+            size,
+            used: 0,
+            most: 0,
+        }
+    }
+
+    /// Bytes in use.
+    pub(super) fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// The most that were in use.
+    pub(super) fn most(&self) -> u64 {
+        self.most
+    }
+
+    /// The dynamic threshold now.
+    #[inline]
+    pub(super) fn threshold(&self, alpha: Alpha) -> u64 {
+        alpha.of(self.size - self.used)
+    }
+
+    /// Takes `bytes` for an account; false if there is no room for them.
+    #[inline]
+    pub(super) fn take(&mut self, account: &mut Account, alpha: Alpha, bytes: u32) -> bool {
+        let reserved = bytes.min(account.reserved_limit - account.reserved);
+        let rest = bytes - reserved;
+        if rest > 0 {
+            let free = self.size - self.used;
+            let shared = account.shared + u64::from(rest);
+            // Once in its headroom, an account stays there until it shrinks: the upstream is to stop.
+            if account.headroom == 0 && u64::from(rest) <= free && shared <= alpha.of(free) {
+                account.shared = shared;
+                self.used += u64::from(rest);
+                self.most = self.most.max(self.used);
+            } else if rest <= account.headroom_limit - account.headroom {
+                account.headroom += rest;
+            } else {
+                return false;
+            }
+        }
+        account.reserved += reserved;
+        true
+    }
+
+    /// Gives back `bytes` that were taken.
+    #[inline]
+    pub(super) fn give_back(&mut self, account: &mut Account, bytes: u32) {
+        let headroom = bytes.min(account.headroom);
+        account.headroom -= headroom;
+        let rest = bytes - headroom;
+        let shared = account.shared.min(rest.into());
+        account.shared -= shared;
+        self.used -= shared;
+        // What is left is less than 2^32.
+        account.reserved -= rest - shared as u32;
+    }
+
+    /// Whether an account's upstream is to stop.
+    #[inline]
+    pub(super) fn is_over(&self, account: &Account, alpha: Alpha) -> bool {
+        account.headroom > 0 || (account.shared > 0 && account.shared >= self.threshold(alpha))
+    }
+
+    /// Whether an account's upstream that was stopped may go on.
+    #[inline]
+    pub(super) fn is_under(&self, account: &Account, alpha: Alpha, offset: u32) -> bool {
+        account.headroom == 0
+            && (account.shared == 0 || account.shared + u64::from(offset) <= self.threshold(alpha))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HALF: Alpha = Alpha::ratio(1, 2);
+
+    fn account() -> Account {
+        Account {
+            reserved_limit: 100,
+            headroom_limit: 200,
+            ..Account::default()
+        }
+    }
+
+    #[test]
+    fn bytes_come_from_reserved_then_shared_then_headroom_and_go_back_in_reverse() {
+        let mut pool = Pool::new(1_000);
+        let mut a = account();
+        assert!(pool.take(&mut a, HALF, 150));
+        assert_eq!((a.reserved, a.shared, a.headroom), (100, 50, 0));
+        assert!(!pool.is_over(&a, HALF));
+        // 50 + 283 is within half of the 950 that are free; then it is as much as half of what is left.
+        assert!(pool.take(&mut a, HALF, 283));
+        assert!(pool.is_over(&a, HALF));
+        assert!(pool.take(&mut a, HALF, 200));
+        assert_eq!((a.reserved, a.shared, a.headroom), (100, 333, 200));
+        assert!(!pool.take(&mut a, HALF, 1), "the headroom is full");
+        assert_eq!(a.bytes(), 633);
+        pool.give_back(&mut a, 250);
+        assert_eq!((a.reserved, a.shared, a.headroom), (100, 283, 0));
+        assert!(pool.is_under(&a, HALF, 0) && !pool.is_under(&a, HALF, 100));
+        pool.give_back(&mut a, 383);
+        assert_eq!((a.bytes(), pool.used(), pool.most()), (0, 0, 333));
+    }
+
+    /// The fixed point of n busy queues is alpha B / (1 + n alpha) each (Choudhury and Hahne, equation 3).
+    #[test]
+    fn busy_queues_share_alike_and_leave_some_free() {
+        for (alpha, n) in [(Alpha::ratio(1, 1), 3), (Alpha::ratio(1, 8), 8)] {
+            let mut pool = Pool::new(1_000_000);
+            let mut accounts = vec![Account::default(); n];
+            let mut refused = 0;
+            while refused < n {
+                refused = 0;
+                for a in &mut accounts {
+                    refused += usize::from(!pool.take(a, alpha, 100));
+                }
+            }
+            let alpha = f64::from(alpha.parts()) / 1024.0;
+            let each = alpha * 1e6 / (1.0 + n as f64 * alpha);
+            for a in &accounts {
+                assert!((a.shared as f64 - each).abs() < 500.0, "{a:?}, not {each}");
+            }
+        }
+    }
+}
