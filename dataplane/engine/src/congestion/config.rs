@@ -3,7 +3,7 @@
 use core::fmt;
 use core::str::FromStr;
 
-use super::params::{CnpModeration, DcqcnParams, NpParams};
+use super::params::{CnpModeration, DcqcnParams, DctcpParams, NpParams, SwiftParams, TimelyParams};
 use super::{Param, Rate};
 
 /// Which algorithm a NIC's queue pairs run.
@@ -16,14 +16,23 @@ pub enum AlgorithmKind {
     FixedRate,
     /// DCQCN.
     Dcqcn,
+    /// DCTCP as a rate.
+    Dctcp,
+    /// TIMELY.
+    Timely,
+    /// Swift.
+    Swift,
 }
 
 impl AlgorithmKind {
     /// All of them.
-    pub const ALL: [AlgorithmKind; 3] = [
+    pub const ALL: [AlgorithmKind; 6] = [
         AlgorithmKind::None,
         AlgorithmKind::FixedRate,
         AlgorithmKind::Dcqcn,
+        AlgorithmKind::Dctcp,
+        AlgorithmKind::Timely,
+        AlgorithmKind::Swift,
     ];
 
     /// The name in configuration files.
@@ -32,6 +41,9 @@ impl AlgorithmKind {
             AlgorithmKind::None => "none",
             AlgorithmKind::FixedRate => "fixed-rate",
             AlgorithmKind::Dcqcn => "dcqcn",
+            AlgorithmKind::Dctcp => "dctcp",
+            AlgorithmKind::Timely => "timely",
+            AlgorithmKind::Swift => "swift",
         }
     }
 }
@@ -83,6 +95,12 @@ pub struct CongestionConfig {
     pub dcqcn: DcqcnParams,
     /// The notification point.
     pub np: NpParams,
+    /// DCTCP as a rate.
+    pub dctcp: DctcpParams,
+    /// TIMELY.
+    pub timely: TimelyParams,
+    /// Swift.
+    pub swift: SwiftParams,
 }
 
 /// Names of the profiles, for [`CongestionConfig::profile`].
@@ -170,6 +188,29 @@ impl CongestionConfig {
                 cnp_802p_prio: 6,
                 cnp_delay: 0,
                 cnp_moderation: CnpModeration::PerQp,
+            },
+            // g of RFC 8257; the increase is the HPCC simulator's.
+            dctcp: DctcpParams {
+                g: 64,
+                ai_rate: 1000,
+                rtt: 20,
+            },
+            // Section 4.4 of TIMELY's paper, and the HPCC simulator's weight.
+            timely: TimelyParams {
+                ewma: 896,
+                beta: 819,
+                t_low: 50,
+                t_high: 500,
+                min_rtt: 20,
+                delta: 10,
+            },
+            // The htsim simulator's.
+            swift: SwiftParams {
+                base_target: 20,
+                fs_range: 100,
+                ai: 1024,
+                beta: 819,
+                max_mdf: 512,
             },
         }
     }
@@ -267,6 +308,11 @@ impl CongestionConfig {
             0 => self.line_rate,
             mbps => Rate::from_mbps(u64::from(mbps)).min(self.line_rate),
         }
+    }
+
+    /// What no queue pair's rate falls below: `rpg_min_rate`.
+    pub fn min_rate(&self) -> Rate {
+        Rate::from_mbps(u64::from(self.dcqcn.min_rate)).clamp(Rate(1), self.max_rate().max(Rate(1)))
     }
 
     /// The rate of `fixed-rate`.

@@ -10,6 +10,9 @@
 //! | `none` | nothing: line rate |
 //! | `fixed-rate` | nothing: the configured rate |
 //! | `dcqcn` | CNPs ([`dcqcn`]) |
+//! | `dctcp` | share of marked packets: CNPs without a least time between them ([`dctcp`]) |
+//! | `timely` | gradient of the round trip ([`timely`]) |
+//! | `swift` | round trip against a target ([`swift`]) |
 //!
 //! [`CongestionConfig`] is plain data; [`Param::all`] lists every number in it once, for configuration files, sysfs,
 //! the command line and the documentation. Pauses by priority between the two ends of a link are [`pfc`]'s, and which
@@ -17,15 +20,23 @@
 
 mod config;
 pub mod dcqcn;
+pub mod dctcp;
 mod params;
 pub mod pfc;
 pub mod priority;
+pub mod swift;
 mod table;
+pub mod timely;
 
 pub use config::{AlgorithmKind, ConfigError, CongestionConfig, PROFILES, UnknownName};
 pub use dcqcn::Dcqcn;
-pub use params::{BYTE_RESET_UNIT, CnpModeration, DcqcnParams, NpParams};
+pub use dctcp::Dctcp;
+pub use params::{
+    BYTE_RESET_UNIT, CnpModeration, DcqcnParams, DctcpParams, NpParams, SwiftParams, TimelyParams,
+};
+pub use swift::Swift;
 pub use table::{Group, Param};
+pub use timely::Timely;
 
 use crate::time::Nanos;
 
@@ -97,6 +108,12 @@ pub enum Algorithm {
     FixedRate(Rate),
     /// DCQCN's reaction point.
     Dcqcn(Dcqcn),
+    /// DCTCP as a rate.
+    Dctcp(Dctcp),
+    /// TIMELY.
+    Timely(Timely),
+    /// Swift.
+    Swift(Swift),
 }
 
 impl Algorithm {
@@ -110,6 +127,9 @@ impl Algorithm {
             AlgorithmKind::None => Algorithm::None(config.line_rate),
             AlgorithmKind::FixedRate => Algorithm::FixedRate(config.effective_fixed_rate()),
             AlgorithmKind::Dcqcn => Algorithm::Dcqcn(Dcqcn::new(config)),
+            AlgorithmKind::Dctcp => Algorithm::Dctcp(Dctcp::new(config)),
+            AlgorithmKind::Timely => Algorithm::Timely(Timely::new(config)),
+            AlgorithmKind::Swift => Algorithm::Swift(Swift::new(config)),
         }
     }
 
@@ -119,6 +139,9 @@ impl Algorithm {
         let fresh = Algorithm::new(config, priority);
         match (&mut *self, &fresh) {
             (Algorithm::Dcqcn(state), Algorithm::Dcqcn(_)) => state.configure(config, now),
+            (Algorithm::Dctcp(state), Algorithm::Dctcp(_)) => state.configure(config),
+            (Algorithm::Timely(state), Algorithm::Timely(_)) => state.configure(config),
+            (Algorithm::Swift(state), Algorithm::Swift(_)) => state.configure(config),
             _ => *self = fresh,
         }
     }
@@ -130,13 +153,16 @@ impl Algorithm {
             Algorithm::None(_) => None,
             Algorithm::FixedRate(rate) => Some(*rate),
             Algorithm::Dcqcn(state) => state.limit(),
+            Algorithm::Dctcp(state) => state.limit(),
+            Algorithm::Timely(state) => state.limit(),
+            Algorithm::Swift(state) => state.limit(),
         }
     }
 
     /// Whether a CNP changes anything (`rp_cnp_handled`), or is ignored (`rp_cnp_ignored`).
     #[inline]
     pub fn heeds_cnp(&self) -> bool {
-        matches!(self, Algorithm::Dcqcn(_))
+        matches!(self, Algorithm::Dcqcn(_) | Algorithm::Dctcp(_))
     }
 }
 
@@ -146,6 +172,9 @@ impl Controller for Algorithm {
         match self {
             Algorithm::None(_) | Algorithm::FixedRate(_) => {}
             Algorithm::Dcqcn(state) => state.on_cnp(now),
+            Algorithm::Dctcp(state) => state.on_cnp(now),
+            Algorithm::Timely(state) => state.on_cnp(now),
+            Algorithm::Swift(state) => state.on_cnp(now),
         }
     }
 
@@ -154,6 +183,9 @@ impl Controller for Algorithm {
         match self {
             Algorithm::None(_) | Algorithm::FixedRate(_) => {}
             Algorithm::Dcqcn(state) => state.on_sent(bytes, now),
+            Algorithm::Dctcp(state) => state.on_sent(bytes, now),
+            Algorithm::Timely(state) => state.on_sent(bytes, now),
+            Algorithm::Swift(state) => state.on_sent(bytes, now),
         }
     }
 
@@ -162,6 +194,9 @@ impl Controller for Algorithm {
         match self {
             Algorithm::None(_) | Algorithm::FixedRate(_) => {}
             Algorithm::Dcqcn(state) => state.on_ack(ack, now),
+            Algorithm::Dctcp(state) => state.on_ack(ack, now),
+            Algorithm::Timely(state) => state.on_ack(ack, now),
+            Algorithm::Swift(state) => state.on_ack(ack, now),
         }
     }
 
@@ -170,6 +205,9 @@ impl Controller for Algorithm {
         match self {
             Algorithm::None(_) | Algorithm::FixedRate(_) => {}
             Algorithm::Dcqcn(state) => state.advance(now),
+            Algorithm::Dctcp(state) => state.advance(now),
+            Algorithm::Timely(state) => state.advance(now),
+            Algorithm::Swift(state) => state.advance(now),
         }
     }
 
@@ -178,6 +216,9 @@ impl Controller for Algorithm {
         match self {
             Algorithm::None(rate) | Algorithm::FixedRate(rate) => *rate,
             Algorithm::Dcqcn(state) => state.rate(),
+            Algorithm::Dctcp(state) => state.rate(),
+            Algorithm::Timely(state) => state.rate(),
+            Algorithm::Swift(state) => state.rate(),
         }
     }
 
@@ -186,6 +227,9 @@ impl Controller for Algorithm {
         match self {
             Algorithm::None(_) | Algorithm::FixedRate(_) => None,
             Algorithm::Dcqcn(state) => state.next_change(),
+            Algorithm::Dctcp(state) => state.next_change(),
+            Algorithm::Timely(state) => state.next_change(),
+            Algorithm::Swift(state) => state.next_change(),
         }
     }
 }

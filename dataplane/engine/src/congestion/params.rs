@@ -66,3 +66,46 @@ pub struct NpParams {
     /// What a flow is.
     pub cnp_moderation: CnpModeration,
 }
+
+/// DCTCP as a rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DctcpParams {
+    /// Weight of a window's share of marked packets in alpha, in 1/1024.
+    pub g: u32,
+    /// Megabits per second that a window without marks adds.
+    pub ai_rate: u32,
+    /// Microseconds of a window before a round trip was measured.
+    pub rtt: u32,
+}
+
+/// TIMELY.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimelyParams {
+    /// Weight of a new difference of round trips, in 1/1024.
+    pub ewma: u32,
+    /// Share of the gradient, or of the excess above `t_high`, that is taken from the rate, in 1/1024.
+    pub beta: u32,
+    /// Microseconds of a round trip below which the rate always rises.
+    pub t_low: u32,
+    /// Microseconds of a round trip above which the rate always falls.
+    pub t_high: u32,
+    /// Microseconds that gradients are relative to, and that lie between two updates.
+    pub min_rtt: u32,
+    /// Megabits per second of an increase.
+    pub delta: u32,
+}
+
+/// Swift.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SwiftParams {
+    /// Microseconds of a round trip that large windows aim at.
+    pub base_target: u32,
+    /// Microseconds that small windows add to that, at most.
+    pub fs_range: u32,
+    /// Packets that a round trip below the target adds to the window, in 1/1024.
+    pub ai: u32,
+    /// Share of the excess that is taken from the window, in 1/1024.
+    pub beta: u32,
+    /// Share of the window that a reduction takes at most, in 1/1024.
+    pub max_mdf: u32,
+}

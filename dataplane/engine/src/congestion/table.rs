@@ -115,7 +115,7 @@ const MBPS: u64 = 4_000_000;
 /// Microseconds that a timer may have: what mlx5 has bits for, 17 of them.
 const MICROS: u64 = 131_071;
 
-static TABLE: [Param; 24] = [
+static TABLE: [Param; 38] = [
     switch!(
         "clamp_tgt_rate",
         "rp_clamp_tgt_rate",
@@ -249,6 +249,20 @@ static TABLE: [Param; 24] = [
             }
         },
     },
+    param!(Own, "dctcp_g", "", dctcp.g: u32, "1/1024", 1..=1024, "DCTCP: weight of a window's share of marked packets in alpha."),
+    param!(Own, "dctcp_ai_rate", "", dctcp.ai_rate: u32, "Mb/s", 1..=MBPS, "DCTCP: what a window without marks adds to the rate."),
+    param!(Own, "dctcp_rtt", "", dctcp.rtt: u32, "us", 1..=MICROS, "DCTCP: length of a window before a round trip was measured."),
+    param!(Own, "timely_ewma", "", timely.ewma: u32, "1/1024", 1..=1024, "TIMELY: weight of a new difference of round trips."),
+    param!(Own, "timely_beta", "", timely.beta: u32, "1/1024", 1..=1024, "TIMELY: share of the gradient, or of the excess above timely_t_high, taken from the rate."),
+    param!(Own, "timely_t_low", "", timely.t_low: u32, "us", 0..=MICROS, "TIMELY: round trip below which the rate always rises."),
+    param!(Own, "timely_t_high", "", timely.t_high: u32, "us", 1..=MICROS, "TIMELY: round trip above which the rate always falls."),
+    param!(Own, "timely_min_rtt", "", timely.min_rtt: u32, "us", 1..=MICROS, "TIMELY: what gradients are relative to; also the time between two updates."),
+    param!(Own, "timely_delta", "", timely.delta: u32, "Mb/s", 1..=MBPS, "TIMELY: an increase."),
+    param!(Own, "swift_base_target", "", swift.base_target: u32, "us", 1..=MICROS, "Swift: round trip that large windows aim at."),
+    param!(Own, "swift_fs_range", "", swift.fs_range: u32, "us", 0..=MICROS, "Swift: what small windows add to that at most."),
+    param!(Own, "swift_ai", "", swift.ai: u32, "1/1024", 1..=1_048_576, "Swift: packets that a round trip below the target adds to the window."),
+    param!(Own, "swift_beta", "", swift.beta: u32, "1/1024", 1..=1024, "Swift: share of the excess taken from the window."),
+    param!(Own, "swift_max_mdf", "", swift.max_mdf: u32, "1/1024", 1..=1024, "Swift: share of the window that a reduction takes at most."),
 ];
 
 #[cfg(test)]

@@ -28,6 +28,8 @@
 mod alpha;
 
 #[cfg(test)]
+mod fluid;
+#[cfg(test)]
 mod tests;
 
 use super::{AckSignal, BYTE_RESET_UNIT, CongestionConfig, Controller, Rate};
@@ -66,7 +68,7 @@ impl Params {
         let max = config.max_rate().0.max(1);
         Params {
             max,
-            min: mbps(p.min_rate).clamp(1, max),
+            min: config.min_rate().0,
             first_cnp: mbps(p.rate_to_set_on_first_cnp),
             ai: mbps(p.ai_rate).max(1),
             hai: mbps(p.hai_rate).max(1),

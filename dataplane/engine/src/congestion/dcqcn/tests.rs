@@ -277,7 +277,7 @@ fn events() -> impl Strategy<Value = Vec<(u64, Event)>> {
 
 fn any_config() -> impl Strategy<Value = CongestionConfig> {
     let values = proptest::collection::vec(any::<u64>(), Param::all().len());
-    (0..PROFILES.len(), any::<u32>(), values, 0u64..3).prop_map(
+    (0..PROFILES.len(), any::<u64>(), values, 0u64..3).prop_map(
         |(profile, changed, values, line)| {
             let mut config = CongestionConfig::profile(PROFILES[profile]).unwrap();
             config.line_rate =
