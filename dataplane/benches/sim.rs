@@ -3,6 +3,7 @@
 //!
 //! `cargo bench -p roceline --bench sim`
 
+use roceline::sim::topology::Fabric;
 use roceline::sim::{FlowConfig, LinkConfig, NodeConfig, Sim};
 use roceline_engine::Nanos;
 
@@ -62,10 +63,17 @@ fn pairs(count: usize, flows: usize, config: FlowConfig) -> Sim {
     sim
 }
 
+/// Every NIC writes to the one that is `step` further.
+fn everybody(mut sim: Sim, step: usize) -> Sim {
+    let nodes = sim.nodes().len();
+    for from in 0..nodes {
+        sim.add_flow(&FlowConfig::new(from, (from + step) % nodes));
+    }
+    sim
+}
+
 fn main() {
-    println!(
-        "100 Gb/s, 2 us; millions of packet events per second: best (median) of {RUNS} runs\n"
-    );
+    println!("100 Gb/s; millions of packet events per second: best (median) of {RUNS} runs\n");
     let write = FlowConfig::new(0, 1);
     let ms = Nanos::from_millis;
     measure("a pair, 1 flow of 64 KiB WRITEs", ms(50), || {
@@ -82,5 +90,20 @@ fn main() {
     });
     measure("512 pairs, 2 flows each", Nanos::from_micros(100), || {
         pairs(512, 2, write)
+    });
+    let fabric = Fabric::new(100_000_000_000);
+    measure("star, 8 to 1, PFC", ms(2), || {
+        let mut sim = fabric.star(9).expect("a switch");
+        for from in 1..9 {
+            sim.add_flow(&FlowConfig::new(from, 0));
+        }
+        sim
+    });
+    let us = Nanos::from_micros;
+    measure("leaf-spine, 64 NICs, each to the next", us(200), || {
+        everybody(fabric.leaf_spine(8, 4, 8).expect("switches"), 9)
+    });
+    measure("fat tree, 1024 NICs, each to another pod", us(20), || {
+        everybody(fabric.fat_tree(16).expect("switches"), 129)
     });
 }

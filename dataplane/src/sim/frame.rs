@@ -3,6 +3,7 @@
 use std::net::Ipv4Addr;
 
 use roceline_engine::fabric::impair::{Direction, PacketView, PathView};
+use roceline_engine::wire::pause::PauseFrame;
 use roceline_engine::wire::{ExtHeaders, Gid, Opcode, Packet, Psn, bth, ethernet, icrc, ipv4, udp};
 use roceline_engine::{NO_AH, Payload, Side, TxDesc};
 use slab::Slab;
@@ -126,29 +127,77 @@ pub fn address(node: NodeId) -> Gid {
     Gid::from_ip(Ipv4Addr::from(first + node as u32).into())
 }
 
-/// All frames on their way.
+/// All frames on their way. Numbers with [`PAUSE`] are those of pause frames, which are few.
 #[derive(Default)]
-pub(super) struct Frames(Slab<Frame>);
+pub(super) struct Frames {
+    roce: Slab<Frame>,
+    pauses: Slab<PauseFrame>,
+}
+
+/// Marks the number of a pause frame.
+const PAUSE: FrameId = 1 << 31;
+
+/// A frame that has arrived.
+pub(super) enum Arrived {
+    Roce(Frame),
+    Pause(PauseFrame),
+}
 
 impl Frames {
     pub fn insert(&mut self, frame: Frame) -> FrameId {
-        self.0.insert(frame) as FrameId
+        self.roce.insert(frame) as FrameId
     }
 
-    pub fn remove(&mut self, id: FrameId) -> Frame {
-        self.0.remove(id as usize)
+    pub fn insert_pause(&mut self, frame: PauseFrame) -> FrameId {
+        self.pauses.insert(frame) as FrameId | PAUSE
     }
 
-    pub fn get(&self, id: FrameId) -> &Frame {
-        &self.0[id as usize]
+    pub fn is_pause(id: FrameId) -> bool {
+        id & PAUSE != 0
     }
 
-    pub fn get_mut(&mut self, id: FrameId) -> &mut Frame {
-        &mut self.0[id as usize]
+    /// Takes a frame out.
+    pub fn take(&mut self, id: FrameId) -> Arrived {
+        match Frames::is_pause(id) {
+            true => Arrived::Pause(self.pauses.remove((id & !PAUSE) as usize)),
+            false => Arrived::Roce(self.roce.remove(id as usize)),
+        }
+    }
+
+    /// Forgets a frame.
+    pub fn drop(&mut self, id: FrameId) {
+        self.take(id);
+    }
+
+    /// A RoCE packet.
+    pub fn roce(&self, id: FrameId) -> &Frame {
+        &self.roce[id as usize]
+    }
+
+    pub fn pause(&self, id: FrameId) -> Option<&PauseFrame> {
+        match Frames::is_pause(id) {
+            true => self.pauses.get((id & !PAUSE) as usize),
+            false => None,
+        }
+    }
+
+    /// Bytes of link time.
+    pub fn wire_bytes(&self, id: FrameId) -> u32 {
+        match Frames::is_pause(id) {
+            true => SHORTEST + WIRE_OVERHEAD,
+            false => self.roce(id).wire_bytes(),
+        }
+    }
+
+    /// Its IP header says from now on that it met congestion.
+    pub fn mark(&mut self, id: FrameId) {
+        if let Some(frame) = self.roce.get_mut(id as usize) {
+            frame.traffic_class |= 3;
+        }
     }
 
     #[cfg(test)]
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.roce.len() + self.pauses.len()
     }
 }

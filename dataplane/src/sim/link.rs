@@ -4,7 +4,9 @@
 use std::collections::VecDeque;
 
 use roceline_engine::Nanos;
+use roceline_engine::congestion::priority::PriorityMask;
 use roceline_engine::fabric::impair::{Line, Pushed, RuleSet, Verdict};
+use roceline_engine::wire::pause::PRIORITIES;
 
 use super::Point;
 use super::frame::{FrameId, Frames};
@@ -13,8 +15,6 @@ use super::frame::{FrameId, Frames};
 const LINE_CAPACITY: usize = 4096;
 /// Picoseconds of a second.
 const PS_PER_S: u128 = 1_000_000_000_000;
-/// Priorities of an Ethernet (IEEE 802.1Q).
-pub const PRIORITIES: usize = 8;
 
 /// How to make a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +59,7 @@ pub struct Link {
     /// An event for [`Link::release`] is planned.
     pub(super) release_planned: Option<Nanos>,
     config: LinkConfig,
+    pauses: VecDeque<FrameId>,
     queues: [VecDeque<FrameId>; PRIORITIES],
     /// Bit p: the queue of priority p holds something.
     waiting: u8,
@@ -81,6 +82,7 @@ impl Link {
             to,
             release_planned: None,
             config: *config,
+            pauses: VecDeque::new(),
             queues: Default::default(),
             waiting: 0,
             queued_bytes: 0,
@@ -88,6 +90,16 @@ impl Link {
             free_ps: 0,
             impaired: None,
         }
+    }
+
+    /// What it leads from, and to.
+    pub fn ends(&self) -> [Point; 2] {
+        [self.from, self.to]
+    }
+
+    /// Bytes that wait at a NIC for their turn, FCS and gaps included.
+    pub fn queued_bytes(&self) -> u64 {
+        self.queued_bytes
     }
 
     /// How it was made.
@@ -113,11 +125,11 @@ impl Link {
 
     /// A frame waits for its turn in the queue of its priority, if there is room.
     pub(super) fn push(&mut self, id: FrameId, frames: &mut Frames) {
-        let frame = frames.get(id);
+        let frame = frames.roce(id);
         let (bytes, priority) = (u64::from(frame.wire_bytes()), frame.priority());
         if self.queued_bytes + bytes > self.config.queue_bytes {
             self.overflowed += 1;
-            frames.remove(id);
+            frames.drop(id);
             return;
         }
         self.queued_bytes += bytes;
@@ -125,20 +137,31 @@ impl Link {
         self.waiting |= 1 << priority;
     }
 
-    /// Takes the first frame of the highest priority that waits.
-    pub(super) fn next(&mut self, frames: &Frames) -> Option<FrameId> {
-        let priority = self.waiting.checked_ilog2()? as usize;
+    /// A pause frame goes before all that waits.
+    pub(super) fn push_pause(&mut self, id: FrameId) {
+        self.pauses.push_back(id);
+    }
+
+    /// Takes the next pause frame.
+    pub(super) fn next_pause(&mut self) -> Option<FrameId> {
+        self.pauses.pop_front()
+    }
+
+    /// Takes the first frame of the highest priority that waits and is not `paused`.
+    pub(super) fn next(&mut self, paused: PriorityMask, frames: &Frames) -> Option<FrameId> {
+        let ready = self.waiting & !paused;
+        let priority = ready.checked_ilog2()? as usize;
         let id = self.queues[priority].pop_front()?;
         if self.queues[priority].is_empty() {
             self.waiting &= !(1 << priority);
         }
-        self.queued_bytes -= u64::from(frames.get(id).wire_bytes());
+        self.queued_bytes -= u64::from(frames.wire_bytes(id));
         Some(id)
     }
 
     /// Starts to send a frame; when its last bit will have left. The sender must be free.
     pub(super) fn send(&mut self, id: FrameId, frames: &Frames, now: Nanos) -> Nanos {
-        let bytes = u64::from(frames.get(id).wire_bytes());
+        let bytes = u64::from(frames.wire_bytes(id));
         self.bytes += bytes;
         self.sent += 1;
         self.sending = Some(id);
@@ -177,16 +200,19 @@ impl Link {
         let Some(impaired) = &mut self.impaired else {
             return through.push(id);
         };
-        let verdict = impaired.rules.offer(&frames.get(id).view(), now);
+        if Frames::is_pause(id) {
+            return through.push(id);
+        }
+        let verdict = impaired.rules.offer(&frames.roce(id).view(), now);
         if verdict.drop || verdict.spoils() {
             self.lost += 1;
-            frames.remove(id);
+            frames.drop(id);
             return;
         }
         if verdict.marks_ce() {
-            frames.get_mut(id).traffic_class |= 3;
+            frames.mark(id);
         }
-        let copy = *frames.get(id);
+        let copy = *frames.roce(id);
         for _ in 0..verdict.copies {
             let id = frames.insert(copy);
             self.keep_or_pass(id, &verdict.of_copy(), frames, now, through);
@@ -210,7 +236,7 @@ impl Link {
             Pushed::Kept => {}
             Pushed::Full(id) => {
                 self.lost += 1;
-                frames.remove(id);
+                frames.drop(id);
             }
         }
     }
@@ -229,6 +255,7 @@ impl Link {
 #[cfg(test)]
 mod tests {
     use roceline_engine::verbs::Mtu;
+    use roceline_engine::wire::pause::PauseFrame;
 
     use super::super::frame::Frame;
     use super::super::node::tests::frame;
@@ -249,13 +276,13 @@ mod tests {
         assert_eq!(config.picoseconds(terabytes), terabytes * 80);
         let mut link = Link::new(ENDS[0], ENDS[1], &config);
         let mut frames = Frames::default();
-        assert_eq!(link.next(&frames), None, "nothing waits");
+        assert_eq!(link.next(0, &frames), None, "nothing waits");
         let frame = frame(Mtu::M4096);
         let bytes = u64::from(frame.wire_bytes());
         let mut at = Nanos(5);
         for n in 1..=10 {
             link.push(frames.insert(frame), &mut frames);
-            let id = link.next(&frames).expect("one waits");
+            let id = link.next(0, &frames).expect("one waits");
             at = link.send(id, &frames, at);
             assert!(link.is_busy());
             assert_eq!(at.0, (5000 + n * config.picoseconds(bytes)).div_ceil(1000));
@@ -296,7 +323,12 @@ mod tests {
             link.push(id, &mut frames);
             id
         });
-        let order: Vec<_> = std::iter::from_fn(|| link.next(&frames)).collect();
-        assert_eq!(order, [4, 2, 0, 3, 1].map(|at| ids[at]));
+        let pause = frames.insert_pause(PauseFrame::Global { quanta: 1 });
+        link.push_pause(pause);
+        assert_eq!(link.next_pause(), Some(pause));
+        assert_eq!(link.next_pause(), None);
+        assert_eq!(link.next(0b1100_0000, &frames), Some(ids[0]));
+        let order: Vec<_> = std::iter::from_fn(|| link.next(0, &frames)).collect();
+        assert_eq!(order, [4, 2, 3, 1].map(|at| ids[at]));
     }
 }

@@ -1,11 +1,14 @@
 //! A NIC with its programs: an engine and what a poll loop does for it, without the bytes. Placements are done at once, payload
 //! is always at hand. In flow frames and time; out flow frames, into the queues of its link, and what programs got done.
 
+use roceline_engine::congestion::pfc::{PauseCounts, PauseReceiver, PfcSettings};
+use roceline_engine::congestion::priority::PriorityMask;
 use roceline_engine::memory::{Access, MrAttr, MrInfo};
 use roceline_engine::verbs::{
     Event, MAX_SGE, QpAttr, QpId, QpInit, QpType, RC_STEPS, RecvQueues, RecvWr, SendWr, Sge,
     WcStatus, mask,
 };
+use roceline_engine::wire::pause::{PRIORITIES, PauseFrame};
 use roceline_engine::wire::{Gid, udp_sport};
 use roceline_engine::{
     AckPolicy, Counters, Engine, EngineConfig, Nanos, Outcome, Outputs, Retransmission, TxDesc,
@@ -33,6 +36,8 @@ pub struct NodeConfig {
     pub ack_policy: AckPolicy,
     /// How requesters time their retries.
     pub retransmission: Retransmission,
+    /// Pauses that it obeys and asks for.
+    pub pfc: PfcSettings,
     /// Of QPNs and keys.
     pub seed: u64,
 }
@@ -44,6 +49,7 @@ impl Default for NodeConfig {
             window: 256,
             ack_policy: AckPolicy::Coalesced,
             retransmission: Retransmission::Spec,
+            pfc: PfcSettings::default(),
             seed: 1,
         }
     }
@@ -124,6 +130,9 @@ pub struct Node {
     pub(super) timer_planned: Option<Nanos>,
     id: NodeId,
     engine: Engine,
+    pfc: PfcSettings,
+    pauses: PauseReceiver,
+    paused: PriorityMask,
     mr: MrInfo,
     /// By the index in the QPN.
     peers: Vec<Option<Peer>>,
@@ -154,6 +163,10 @@ impl Node {
             timer_planned: None,
             id,
             engine,
+            pfc: config.pfc,
+            // Made anew when the rate of its link is known.
+            pauses: PauseReceiver::new(&config.pfc, 1),
+            paused: 0,
             mr,
             peers: Vec::new(),
         }
@@ -172,6 +185,45 @@ impl Node {
     /// Its address.
     pub fn gid(&self) -> Gid {
         address(self.id)
+    }
+
+    /// Pauses that it was asked for, of one priority, up to `now`.
+    pub fn pauses(&self, priority: u8, now: Nanos) -> PauseCounts {
+        self.pauses.counts(priority.into(), now)
+    }
+
+    /// Pauses that it was asked for, of all priorities, up to `now`: of PFC and of 802.3x together.
+    pub fn all_pauses(&self, now: Nanos) -> PauseCounts {
+        let mut all = self.pauses.global_counts(now);
+        for priority in 0..PRIORITIES {
+            all.add(&self.pauses.counts(priority, now));
+        }
+        all
+    }
+
+    /// Which priorities are paused.
+    pub fn paused(&self) -> PriorityMask {
+        self.paused
+    }
+
+    /// Its link is there.
+    pub(super) fn joined(&mut self, uplink: usize, bits_per_s: u64) {
+        self.uplink = Some(uplink);
+        self.pauses = PauseReceiver::new(&self.pfc, bits_per_s);
+    }
+
+    /// A pause frame has arrived.
+    pub(super) fn on_pause(&mut self, frame: &PauseFrame, now: Nanos) {
+        self.pauses.on_frame(frame, now);
+        self.obey(now);
+    }
+
+    fn obey(&mut self, now: Nanos) {
+        let paused = self.pauses.advance(now);
+        if paused != self.paused {
+            self.paused = paused;
+            self.engine.set_paused(paused);
+        }
     }
 
     /// The key to its memory.
@@ -288,6 +340,7 @@ impl Node {
 
     /// Timers that are due.
     pub(super) fn advance(&mut self, now: Nanos, shared: &mut Shared) {
+        self.obey(now);
         while self.engine.advance(now, &mut NoReceives, &mut shared.out) {
             self.collect(now, shared);
         }
@@ -304,7 +357,11 @@ impl Node {
 
     /// When the engine must be called even if nothing else happens.
     pub(super) fn next_deadline(&self) -> Option<Nanos> {
-        self.engine.next_deadline()
+        let (engine, pause) = (self.engine.next_deadline(), self.pauses.next_deadline());
+        match (engine, pause) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
     }
 
     /// Carries out what the engine asked for, and what comes of that.
@@ -380,6 +437,7 @@ pub(super) mod tests {
     use roceline_engine::verbs::Mtu;
 
     use super::super::flow::FlowConfig;
+    use super::super::frame::Arrived;
     use super::*;
 
     /// A full packet.
@@ -395,6 +453,9 @@ pub(super) mod tests {
         shared.flows[0].qps = Some([qp, QpId(1)]);
         node.post(0, &mut shared.flows);
         assert!(node.emit(Nanos::ZERO, &mut shared));
-        shared.frames.remove(shared.sent[0])
+        match shared.frames.take(shared.sent[0]) {
+            Arrived::Roce(frame) => frame,
+            Arrived::Pause(_) => unreachable!("an engine sends packets"),
+        }
     }
 }

@@ -1,0 +1,287 @@
+//! Nodes and links under virtual time.
+
+use roceline_engine::fabric::impair::{
+    Action, Chance, Delay, Matcher, Probability, Reorder, Rule, RuleId, When,
+};
+use roceline_engine::verbs::{Mtu, WcStatus};
+
+use super::topology::Fabric;
+use super::*;
+
+fn pair(delay: Nanos) -> Sim {
+    let mut sim = Sim::new();
+    let ends = [0, 1].map(|_| sim.add_node(&NodeConfig::default()));
+    let link = LinkConfig {
+        bits_per_s: 25_000_000_000,
+        delay,
+        queue_bytes: 1 << 16,
+    };
+    sim.join(ends[0], ends[1], &link);
+    sim
+}
+
+fn writes() -> FlowConfig {
+    let mut flow = FlowConfig::new(0, 1);
+    flow.message = 8192;
+    flow.attr.path_mtu = Mtu::M1024;
+    flow
+}
+
+#[test]
+fn flows_of_several_qps_share_a_link() {
+    let mut sim = pair(Nanos::from_micros(2));
+    let flows = [0; 3].map(|_| sim.add_flow(&writes()));
+    let end = Nanos::from_millis(5);
+    sim.run(|sim| sim.now() >= end);
+    let goodputs = flows.map(|flow| sim.flow(flow).goodput());
+    let all: f64 = goodputs.iter().sum();
+    // 1024 of 1106 bytes of link time are payload.
+    assert!(
+        (0.95..1.001).contains(&(all / 25e9 / (1024.0 / 1106.0))),
+        "{goodputs:?}"
+    );
+    for goodput in goodputs {
+        assert!((0.9..1.1).contains(&(goodput * 3.0 / all)), "{goodputs:?}");
+    }
+    assert_eq!(sim.link(0).overflowed, 0);
+}
+
+#[test]
+fn late_and_doubled_packets_arrive_and_messages_get_done() {
+    let mut sim = pair(Nanos::from_micros(2));
+    let actions = [
+        Action::Delay(Delay::Uniform {
+            min: Nanos::ZERO,
+            max: Nanos::from_micros(3),
+        }),
+        Action::Duplicate {
+            copies: 2,
+            after: Some(Delay::Constant(Nanos(700))),
+        },
+        Action::Reorder(Reorder::Packets {
+            count: 3,
+            within: Nanos::from_micros(50),
+        }),
+    ];
+    for (number, action) in (1..).zip(actions) {
+        let chance = Chance::Each(Probability::ratio(1, 100));
+        let rule = Rule {
+            id: RuleId(number),
+            name: String::new(),
+            matcher: Matcher::default(),
+            when: When {
+                chance,
+                ..When::default()
+            },
+            action,
+            seed: number.into(),
+        };
+        sim.link(0).rules().add(rule).expect("a good rule");
+    }
+    let flow = sim.add_flow(&writes());
+    assert!(sim.run(|sim| sim.flow(flow).messages >= 2000));
+    assert_eq!(sim.flow(flow).failed, None);
+    for (rule, counts) in sim.link(0).rules().rules() {
+        assert!(counts.hit > 0, "{rule:?}");
+    }
+    let receiver = sim.node(1).counters();
+    assert!(receiver.duplicate_request > 0 && receiver.out_of_sequence > 0);
+}
+
+/// Each frame on its way is an event; beside them there are a few for the links, and the engines' timers.
+#[test]
+fn what_was_planned_in_vain_does_not_pile_up() {
+    let mut sim = pair(Nanos::from_micros(2));
+    let rule = Rule {
+        id: RuleId(1),
+        name: String::new(),
+        matcher: Matcher::default(),
+        when: When::default(),
+        action: Action::Reorder(Reorder::Delay(Delay::Uniform {
+            min: Nanos::ZERO,
+            max: Nanos::from_micros(3),
+        })),
+        seed: 1,
+    };
+    sim.link(0).rules().add(rule).expect("a good rule");
+    sim.add_flow(&writes());
+    let mut most = 0;
+    let end = Nanos::from_millis(5);
+    sim.run(|sim| {
+        most = most.max(sim.events.len().saturating_sub(sim.shared.frames.len()));
+        sim.now() >= end
+    });
+    assert!(most < 64, "{most} events beside frames");
+}
+
+#[test]
+fn a_qp_whose_peer_is_cut_off_fails_and_nothing_more_happens() {
+    let mut sim = pair(Nanos::from_micros(2));
+    let rule = Rule {
+        id: RuleId(1),
+        name: String::new(),
+        matcher: Matcher::default(),
+        when: When::default(),
+        action: Action::Drop,
+        seed: 1,
+    };
+    sim.link(0).rules().add(rule).expect("a good rule");
+    let flow = sim.add_flow(&writes());
+    assert!(!sim.run(|_| false), "an end of all events");
+    let flow = sim.flow(flow);
+    assert_eq!(flow.failed, Some(WcStatus::RetryExcErr));
+    assert_eq!(flow.messages, 0);
+}
+
+/// Eight to one at a switch: the link to the one is full, all get the same, and with PFC nothing is lost.
+#[test]
+fn an_incast_over_pfc_loses_nothing_and_without_it_does() {
+    let run = |fabric: Fabric| {
+        let mut sim = fabric.star(9).expect("a good switch");
+        let flows: Vec<_> = (1..9)
+            .map(|n| sim.add_flow(&FlowConfig::new(n, 0)))
+            .collect();
+        sim.run_until(Nanos::from_millis(3));
+        let bits = |&flow| sim.flow(flow).bytes as f64 * 8.0 / 3e-3;
+        let goodputs: Vec<f64> = flows.iter().map(bits).collect();
+        (sim, goodputs)
+    };
+    let small = Fabric {
+        shared_bytes: 256 << 10,
+        ..Fabric::new(100_000_000_000)
+    };
+    let (sim, goodputs) = run(small.clone());
+    let switch = sim.switch(0);
+    assert_eq!(switch.dropped(), 0);
+    assert!(switch.pauses_sent(sim.now()) > 0);
+    for node in sim.nodes() {
+        assert_eq!(node.counters().out_of_sequence, 0);
+        assert_eq!(node.counters().local_ack_timeout_err, 0);
+    }
+    let all: f64 = goodputs.iter().sum();
+    let line = 100e9 * 4096.0 / 4180.0;
+    assert!((0.95..1.001).contains(&(all / line)), "{goodputs:?}");
+    for goodput in goodputs {
+        assert!((0.9..1.1).contains(&(goodput * 8.0 / all)));
+    }
+    let (sim, goodputs) = run(small.lossy());
+    assert!(sim.switch(0).dropped() > 0);
+    assert_eq!(sim.switch(0).pauses_sent(sim.now()), 0);
+    let naks = |node: &Node| node.counters().packet_seq_err;
+    assert!(sim.nodes().iter().map(naks).sum::<u64>() > 0);
+    // Whose packets find room is chance, and go-back-N makes the unlucky ones start over.
+    let least = goodputs.iter().copied().fold(f64::MAX, f64::min);
+    assert!(least < 0.5 * all / 8.0, "{goodputs:?}");
+}
+
+/// Every NIC of each fabric reaches every other.
+#[test]
+fn fabrics_lead_from_everybody_to_everybody() {
+    let fabric = Fabric::new(100_000_000_000);
+    let fabrics = [
+        ("star", fabric.star(4), 4, 2),
+        ("dumbbell", fabric.dumbbell(2, 3), 5, 3),
+        ("parking lot", fabric.parking_lot(3), 4, 4),
+        ("leaf-spine", fabric.leaf_spine(3, 2, 2), 6, 4),
+        ("fat tree", fabric.fat_tree(4), 16, 6),
+    ];
+    for (name, sim, nodes, longest) in fabrics {
+        let mut sim = sim.expect(name);
+        assert_eq!(sim.nodes().len(), nodes, "{name}");
+        let mut hops = 0;
+        for (from, to) in (0..nodes).flat_map(|a| (0..nodes).map(move |b| (a, b))) {
+            if from == to {
+                continue;
+            }
+            let before = sim.packet_events();
+            let flow = FlowConfig {
+                bytes: Some(64),
+                start: sim.now() + Nanos(1),
+                ..FlowConfig::new(from, to)
+            };
+            let flow = sim.add_flow(&flow);
+            sim.run(|sim| sim.flow(flow).finished.is_some());
+            assert!(sim.flow(flow).finished.is_some(), "{name}: {from} to {to}");
+            // Leaves and arrives at each link, there and back.
+            hops = hops.max((sim.packet_events() - before) / 4);
+        }
+        assert_eq!(hops, longest, "{name}");
+        assert!(sim.switches().iter().all(|switch| switch.dropped() == 0));
+    }
+}
+
+/// What went in is what came out and what is still there.
+#[test]
+fn nothing_appears_or_vanishes_on_the_way() {
+    let mut fabric = Fabric::new(25_000_000_000).lossy();
+    fabric.shared_bytes = 128 << 10;
+    let mut sim = fabric.leaf_spine(2, 2, 3).expect("good switches");
+    for n in 0..5 {
+        sim.add_flow(&FlowConfig::new(n, 5));
+        sim.add_flow(&FlowConfig {
+            operation: Operation::Read,
+            ..FlowConfig::new(n, 5)
+        });
+    }
+    sim.run_until(Nanos::from_millis(2));
+    let at_switches: u64 = sim.switches().iter().map(|s| s.dropped()).sum();
+    assert!(at_switches > 0);
+    for (id, switch) in sim.switches().iter().enumerate() {
+        let ports = 0..switch.ports() as u16;
+        let queues = || {
+            ports
+                .clone()
+                .flat_map(|port| (0..8).map(move |p| (port, p)))
+        };
+        let came: u64 = queues()
+            .map(|(port, p)| switch.ingress(port, p).rx_frames)
+            .sum();
+        let went = switch.sum(|queue| queue.tx_frames);
+        let waits: u64 = queues()
+            .map(|(port, p)| u64::from(switch.frames(port, p)))
+            .sum();
+        assert_eq!(came, went + waits + switch.dropped(), "switch {id}");
+    }
+}
+
+fn digest(sim: &Sim) -> Vec<u64> {
+    let mut all = vec![sim.packet_events(), sim.now().0];
+    for flow in sim.flows() {
+        all.extend([flow.bytes, flow.last.0, flow.finished.map_or(0, |at| at.0)]);
+    }
+    for switch in sim.switches() {
+        all.extend([
+            switch.sum(|q| q.ce_marked),
+            switch.sum(|q| q.max_depth),
+            switch.dropped(),
+        ]);
+    }
+    all
+}
+
+#[test]
+fn a_run_is_the_same_on_any_thread_and_another_with_another_seed() {
+    let run = |seed| {
+        let mut fabric = Fabric::new(100_000_000_000);
+        fabric.switch.seed = seed;
+        let mut sim = fabric.leaf_spine(2, 2, 4).expect("good switches");
+        for n in 0..7 {
+            let flow = FlowConfig {
+                bytes: Some(2_000_000 + n * 1000),
+                start: Nanos(n * 777),
+                ..FlowConfig::new(n as usize, 7)
+            };
+            sim.add_flow(&flow);
+        }
+        sim.run_until(Nanos::from_millis(2));
+        digest(&sim)
+    };
+    let here = run(1);
+    let there = std::thread::scope(|scope| {
+        let threads = [1, 1, 2].map(|seed| scope.spawn(move || run(seed)));
+        threads.map(|thread| thread.join().expect("a run"))
+    });
+    assert_eq!(there[0], here);
+    assert_eq!(there[1], here);
+    assert_ne!(there[2], here);
+}
