@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::Path;
 
+use roceline_engine::congestion::{CongestionConfig, PROFILES, Param};
 use roceline_engine::verbs::FAULTS;
 
 /// The text of all Rust and C files below a folder.
@@ -82,4 +83,43 @@ fn check(docs: &str, text: &str) -> usize {
         }
     }
     rules
+}
+
+/// `docs/congestion.md` has a row for each parameter with its range and its value in each profile, and no others.
+#[test]
+fn the_table_of_congestion_parameters_is_the_engines() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/congestion.md");
+    let docs = fs::read_to_string(path).expect("the document");
+    let rows: Vec<String> = Param::all()
+        .iter()
+        .map(|param| {
+            let unit = match param.unit {
+                "" => String::new(),
+                unit => format!(" {unit}"),
+            };
+            let values: String = PROFILES
+                .iter()
+                .map(|name| CongestionConfig::profile(name).expect("a profile"))
+                .map(|config| format!(" {} |", param.get(&config)))
+                .collect();
+            format!(
+                "| `{}` | {} to {}{unit} |{values} {} |",
+                param.name, param.min, param.max, param.doc
+            )
+        })
+        .collect();
+    let (_, section) = docs.split_once("\n## Parameters\n").expect("a section");
+    let section = section.split("\n## ").next().unwrap_or_default();
+    let missing: Vec<_> = rows
+        .iter()
+        .filter(|row| !section.lines().any(|line| line == row.as_str()))
+        .map(String::as_str)
+        .collect();
+    assert!(
+        missing.is_empty(),
+        "congestion.md lacks\n{}",
+        missing.join("\n")
+    );
+    let lines = section.lines().filter(|l| l.starts_with("| `")).count();
+    assert_eq!(lines, rows.len(), "rows that the engine does not have");
 }

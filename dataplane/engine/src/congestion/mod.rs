@@ -302,4 +302,11 @@ mod tests {
         assert_eq!(Rate::from_mbps(1).picos(125), 1_000_000_000);
         assert_eq!(Rate(0).picos(u64::MAX), u64::MAX);
     }
+
+    /// It lies in each queue pair, of which there may be 65,536.
+    #[test]
+    fn the_state_of_a_queue_pair_is_small() {
+        let size = size_of::<Algorithm>();
+        assert!(size <= 240, "{size} bytes");
+    }
 }
