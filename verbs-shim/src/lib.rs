@@ -14,12 +14,14 @@
 //! | `table` | which fds are ours |
 //! | `open`, `context`, `command`, `client` | a device's way from `open` through `write` |
 //! | `provider`, `end` | polls that yield, and that find the daemon dead |
+//! | `attribute` | files of a device that change it when they are written |
 //! | `memory` | which registered memory the daemon may map |
 //! | `fork`, `next`, `sys`, `say` | forks; the functions behind ours; system calls; words |
 //!
 //! Rules of the house: nothing here panics, allocates or calls an interposed function of its own; `errno` is what the
 //! original would have left.
 
+mod attribute;
 mod audit;
 mod calls;
 mod client;
@@ -44,6 +46,7 @@ static START: extern "C" fn() = start;
 extern "C" fn start() {
     next::find_all();
     fork::watch();
+    attribute::inherit();
     #[cfg(target_arch = "x86_64")]
     calls::dlopen::find();
 }

@@ -78,6 +78,8 @@ functions! {
     openat(c_int, *const c_char, c_int, mode_t) -> c_int;
     fopen(*const c_char, *const c_char) -> *mut FILE;
     freopen(*const c_char, *const c_char, *mut FILE) -> *mut FILE;
+    fflush(*mut FILE) -> c_int;
+    fclose(*mut FILE) -> c_int;
     opendir(*const c_char) -> *mut DIR;
     scandir(*const c_char, *mut *mut *mut dirent, Filter, Compare) -> c_int;
     realpath(*const c_char, *mut c_char) -> *mut c_char;

@@ -18,10 +18,11 @@ static PROGRAM: AtomicU64 = AtomicU64::new(0);
 static FAILURE: AtomicI32 = AtomicI32::new(0);
 
 /// An fd that is closed unless it is taken.
-struct Fd(c_int);
+pub struct Fd(pub c_int);
 
 impl Fd {
-    fn new(fd: c_int) -> Result<Fd, c_int> {
+    /// What a system call gave: the fd, or `errno`.
+    pub fn new(fd: c_int) -> Result<Fd, c_int> {
         if fd < 0 {
             Err(sys::errno())
         } else {
@@ -29,7 +30,8 @@ impl Fd {
         }
     }
 
-    fn take(mut self) -> c_int {
+    /// The fd, from now on the caller's.
+    pub fn take(mut self) -> c_int {
         std::mem::replace(&mut self.0, -1)
     }
 }
@@ -158,7 +160,8 @@ fn connect_and_open(n: u32) -> Result<c_int, c_int> {
     Ok(file.take())
 }
 
-fn connect() -> Result<Fd, c_int> {
+/// A connection to the daemon, hidden from the program.
+pub fn connect() -> Result<Fd, c_int> {
     let path = view::socket().ok_or(libc::ENAMETOOLONG)?;
     // SAFETY: zeroes are a valid address.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };

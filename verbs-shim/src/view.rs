@@ -62,7 +62,7 @@ impl PathBuf {
     }
 
     /// Replaces the content by the target of a link.
-    fn read_link(&mut self, link: &CStr) -> Option<()> {
+    pub fn read_link(&mut self, link: &CStr) -> Option<()> {
         // SAFETY: the buffer is as long as said; one byte is kept for the NUL.
         let n = unsafe {
             let into = self.bytes.as_mut_ptr().cast();
@@ -212,8 +212,30 @@ unsafe fn matches(path: *const c_char) -> bool {
         // infiniband, infiniband_verbs, infiniband_mad, infiniband_ucma and what else there may be.
         starts(c"/sys/class/infiniband")
             || (starts(MISC) && ends_or_descends(MISC))
+            || (starts(c"/sys/class/net/") && is_ecn_of_ours(CStr::from_ptr(path)))
             || (starts(NODES) && ends_or_descends(NODES))
     }
+}
+
+/// Whether a path below `/sys/class/net` is the congestion control of a device of the daemon: `/sys/class/net/NAME/ecn`, where
+/// NVIDIA's drivers have it. The rest of that folder is the kernel's.
+#[cold]
+fn is_ecn_of_ours(path: &CStr) -> bool {
+    let mut parts = path.to_bytes()[1..].splitn(6, |b| *b == b'/').skip(3);
+    let (Some(name), Some(b"ecn")) = (parts.next(), parts.next()) else {
+        return false;
+    };
+    let mut entry = PathBuf::new();
+    let pushed = place().and_then(|place| {
+        entry.push(place.root.bytes())?;
+        entry.push(b"/sys/class/net/")?;
+        entry.push(name)
+    });
+    let errno = sys::errno();
+    // SAFETY: a C string.
+    let exists = unsafe { sys::faccessat(libc::AT_FDCWD, entry.as_c().as_ptr(), libc::F_OK) == 0 };
+    sys::set_errno(errno);
+    pushed.is_some() && !name.is_empty() && exists
 }
 
 /// N of `/dev/infiniband/uverbsN`, unless that is a device of the kernel's.

@@ -75,7 +75,7 @@ impl Bench {
         let seen = self.stub.seen.try_iter();
         seen.filter_map(|seen| match seen {
             Seen::Opened { device, .. } => Some(device),
-            Seen::Closed => None,
+            Seen::Closed | Seen::Attribute { .. } => None,
         })
         .collect()
     }

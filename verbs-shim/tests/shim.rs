@@ -103,7 +103,7 @@ fn an_opened_device_looks_like_one() {
         .iter()
         .filter_map(|s| match s {
             Seen::Opened { program, .. } => Some(program),
-            Seen::Closed => None,
+            Seen::Closed | Seen::Attribute { .. } => None,
         })
         .collect();
     assert!(
@@ -175,7 +175,7 @@ fn the_connection_ends_with_the_parent_though_a_child_lives() {
     let seen: Vec<_> = (0..4).map(|_| bench.stub.next()).collect();
     let program = |s: &Seen| match s {
         Seen::Opened { program, .. } => Some(*program),
-        Seen::Closed => None,
+        Seen::Closed | Seen::Attribute { .. } => None,
     };
     let programs: Vec<_> = seen.iter().filter_map(program).collect();
     assert_eq!(programs.len(), 2, "{seen:?}");

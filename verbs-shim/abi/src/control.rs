@@ -34,6 +34,9 @@
 //!   packets as above. The connection may have one capture, which ends with it.
 //! * `Inject`: payload is the index of a NIC (u32), then frames, each behind its length (u32): the NIC receives them.
 //!   Reply payload is a JSON text.
+//! * `Attribute`: payload is the path of a writable file of a device below `/sys/class`, a NUL, and the text that a program
+//!   writes to it; `error` is the errno that its `write` fails with. An empty text changes nothing, and is refused to those who
+//!   may not write.
 
 /// "RCL1": first word of every message.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"RCL1");
@@ -74,6 +77,8 @@ pub enum Kind {
     Capture = 8,
     /// Packets of `roceline replay`.
     Inject = 9,
+    /// A program writes to a file of a device in sysfs.
+    Attribute = 10,
 }
 
 impl Kind {
@@ -89,6 +94,7 @@ impl Kind {
             7 => Some(Kind::Reach),
             8 => Some(Kind::Capture),
             9 => Some(Kind::Inject),
+            10 => Some(Kind::Attribute),
             _ => None,
         }
     }

@@ -6,7 +6,7 @@ use libc::{size_t, ssize_t};
 
 use crate::sys::fail;
 use crate::table::{self, Left, Role};
-use crate::{command, next, open, sys};
+use crate::{attribute, command, next, open, sys};
 
 /// Netlink family of the RDMA subsystem (`linux/netlink.h`).
 const NETLINK_RDMA: c_int = 20;
@@ -19,6 +19,11 @@ pub unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, len: size_t) -> 
     unsafe {
         if let Some(context) = table::command(fd) {
             if let Some(result) = command::write(context, fd, bytes, len) {
+                return result;
+            }
+        }
+        if attribute::is(fd) {
+            if let Some(result) = attribute::write(fd, bytes, len) {
                 return result;
             }
         }
@@ -101,6 +106,11 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
     if !may_close(fd) {
         return fail(libc::EBADF);
     }
+    if attribute::is(fd) {
+        let refused = attribute::leave(fd);
+        let closed = real_close(fd);
+        return refused.map_or(closed, fail);
+    }
     real_close(fd)
 }
 
@@ -143,6 +153,9 @@ pub unsafe extern "C" fn closefrom(first: c_int) {
 
 /// Enters a duplicate.
 fn copied(fd: c_int, copy: c_int) -> c_int {
+    if copy >= 0 && attribute::is(fd) {
+        attribute::enter(copy);
+    }
     if copy >= 0 && table::get(fd).is_some() && table::is_owner() && table::is_current(fd) {
         let _held = table::LOCK.hold();
         table::copy(fd, copy);
@@ -164,6 +177,11 @@ pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
 
 /// Makes `to` a duplicate of `fd` by `real`.
 fn dup_to(fd: c_int, to: c_int, real: impl FnOnce() -> c_int) -> c_int {
+    if fd != to && (attribute::is(to) || attribute::is(fd)) && sys::identity(fd).is_some() {
+        // Nobody asks what became of the file that was here.
+        attribute::leave(to);
+        return copied(fd, real());
+    }
     if fd == to || (table::get(to).is_none() && table::get(fd).is_none()) || !table::is_owner() {
         return real();
     }

@@ -1,11 +1,11 @@
 //! Opening by path.
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{CStr, c_char, c_int};
 
 use libc::{AT_FDCWD, FILE, mode_t};
 
 use crate::sys::fail;
-use crate::{next, open, sys, view};
+use crate::{attribute, next, open, sys, view};
 
 /// Opens by `real`, or a device, or a file of the tree.
 ///
@@ -24,6 +24,7 @@ unsafe fn open_by(
         }
         match view::uverbs_number(path) {
             Some(n) if flags & libc::O_PATH == 0 => open::open(n, flags),
+            _ if attribute::opens(path, flags) => attribute::open(CStr::from_ptr(path), flags),
             _ => view::through(path, real),
         }
     }
@@ -109,7 +110,17 @@ macro_rules! fopen_family {
                 return fail(libc::ENOSYS);
             };
             // SAFETY: by the caller's promise.
-            unsafe { view::through(path, |p| real(p, mode)) }
+            unsafe {
+                match attribute::flags_of(mode) {
+                    Some(flags) if attribute::opens(path, flags) => {
+                        match attribute::open(CStr::from_ptr(path), flags) {
+                            fd if fd >= 0 => libc::fdopen(fd, mode),
+                            _ => std::ptr::null_mut(),
+                        }
+                    }
+                    _ => view::through(path, |p| real(p, mode)),
+                }
+            }
         }
     )*};
 }
@@ -135,3 +146,36 @@ macro_rules! freopen_family {
 
 fopen_family! { fopen fopen64 }
 freopen_family! { freopen freopen64 }
+
+/// # Safety
+/// As for `fflush`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fflush(stream: *mut FILE) -> c_int {
+    let Some(real) = next::fflush.find() else {
+        return fail(libc::ENOSYS);
+    };
+    // SAFETY: by the caller's promise.
+    unsafe {
+        let flushed = real(stream);
+        if attribute::any() && !stream.is_null() {
+            return attribute::flushed(stream, flushed);
+        }
+        flushed
+    }
+}
+
+/// # Safety
+/// As for `fclose`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fclose(stream: *mut FILE) -> c_int {
+    let Some(real) = next::fclose.find() else {
+        return fail(libc::ENOSYS);
+    };
+    // SAFETY: by the caller's promise.
+    unsafe {
+        if attribute::any() && !stream.is_null() {
+            return attribute::close_stream(stream, real);
+        }
+        real(stream)
+    }
+}

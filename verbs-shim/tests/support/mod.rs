@@ -109,6 +109,11 @@ pub fn write_tree(socket: &Path) {
         "rdma_device:Nrxe\n",
     );
     put("sys/class/infiniband/roce0/ports/1/state", "4: ACTIVE\n");
+    put("sys/class/infiniband/roce0/ecn/roce_rp/rpg_ai_rate", "5\n");
+    put("sys/class/infiniband/roce0/cc_params/rp_max_rate", "0\n");
+    fs::create_dir_all(root.join("sys/class/net/roce0")).expect("a directory");
+    let ecn = root.join("sys/class/net/roce0/ecn");
+    let _ = std::os::unix::fs::symlink("../../infiniband/roce0/ecn", ecn);
     put("dev/infiniband/uverbs0", "");
 }
 
@@ -121,6 +126,11 @@ pub enum Seen {
         has_memory: bool,
     },
     Closed,
+    /// A write to a file of a device, not one that only asks whether there may be one.
+    Attribute {
+        path: String,
+        text: String,
+    },
 }
 
 /// How the stub misbehaves.
@@ -246,6 +256,7 @@ impl Session {
                     *self.closed_channels.entry(handle).or_default() += 1;
                     Answer::default()
                 }
+                Some(Kind::Attribute) => self.attribute(&payload),
                 _ => error(libc::ENOSYS),
             };
             self.send(&answer);
@@ -292,6 +303,27 @@ impl Session {
             payload: reply.as_bytes().to_vec(),
             fds: vec![file, wake],
             ..Answer::default()
+        }
+    }
+
+    /// Takes numbers, and for `rp_max_rate` nothing.
+    fn attribute(&mut self, payload: &[u8]) -> Answer {
+        let payload = String::from_utf8_lossy(payload);
+        let (path, text) = payload.split_once('\0').expect("a path and a text");
+        if path.ends_with("rp_max_rate") {
+            return error(libc::EPERM);
+        }
+        if text.is_empty() {
+            return Answer::default();
+        }
+        let seen = Seen::Attribute {
+            path: path.into(),
+            text: text.into(),
+        };
+        self.tell.send(seen).expect("somebody listens");
+        match text.trim().parse::<u32>() {
+            Ok(_) => Answer::default(),
+            Err(_) => error(libc::EINVAL),
         }
     }
 
