@@ -4,6 +4,7 @@ pub mod bench;
 pub mod capture;
 pub mod cli;
 pub mod config;
+pub mod congestion;
 pub mod control;
 pub mod daemon;
 mod failures;

@@ -8,6 +8,8 @@ use roceline_abi::control::MemoryPolicy;
 use roceline_engine::verbs::Mtu;
 use roceline_engine::wire::Gid;
 
+use crate::congestion::Live;
+
 /// One entry of the GID table; only RoCE v2 entries exist in this version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GidEntry {
@@ -42,6 +44,8 @@ pub struct NicInfo {
     pub lid: u16,
     /// Whether its port has a link.
     pub link: LinkState,
+    /// Congestion control and pauses.
+    pub congestion: Live,
 }
 
 /// Whether a port has a link: written by the lcore that polls it, read by whoever is asked. Clones share it.

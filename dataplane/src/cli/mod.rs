@@ -7,6 +7,7 @@
 
 mod affinity;
 mod capture;
+mod congestion;
 mod doctor;
 mod elf;
 mod hints;
@@ -83,6 +84,7 @@ enum Command {
     Show(show::Args),
     Stat(stat::Args),
     Impair(impair::Args),
+    Congestion(congestion::Args),
     Link(link::Args),
     Capture(Box<capture::Args>),
     Replay(Box<replay::Args>),
@@ -187,6 +189,7 @@ fn dispatch(command: Command, socket: Option<PathBuf>, verbosity: u8) -> Result<
         Command::Show(args) => show::run(args, &socket),
         Command::Stat(args) => stat::run(args, &socket),
         Command::Impair(args) => impair::run(args, &socket),
+        Command::Congestion(args) => congestion::run(args, &socket),
         Command::Link(args) => link::run(args, &socket),
         Command::Capture(args) => capture::run(*args, &socket),
         Command::Replay(args) => replay::run(*args, &socket),
@@ -267,7 +270,16 @@ mod tests {
         assert_eq!(
             names,
             [
-                "nic", "wait", "run", "show", "stat", "impair", "link", "capture", "replay",
+                "nic",
+                "wait",
+                "run",
+                "show",
+                "stat",
+                "impair",
+                "congestion",
+                "link",
+                "capture",
+                "replay",
                 "doctor"
             ]
         );

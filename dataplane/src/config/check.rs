@@ -287,6 +287,7 @@ impl<'a> Checker<'a> {
             Some(lids) if *lids.as_ref() => self.lid(&addresses, lids.span())?,
             _ => 0,
         };
+        let congestion = self.congestion(&nic, mtu)?;
         Ok(NicConfig {
             name,
             addresses,
@@ -300,6 +301,7 @@ impl<'a> Checker<'a> {
             lcore,
             gateways,
             neighbours,
+            congestion,
         })
     }
 

@@ -94,7 +94,7 @@ fn hint(nearest: &Option<String>) -> String {
 }
 
 /// The candidate that differs least from `word`, if it differs little enough to be a slip of the pen.
-pub(super) fn nearest<'a>(word: &str, candidates: &[&'a str]) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(word: &str, candidates: &[&'a str]) -> Option<&'a str> {
     let length = |text: &str| text.chars().count();
     candidates
         .iter()

@@ -78,6 +78,42 @@ pub(super) struct Nic {
     pub gateway: Option<Spanned<OneOrMore>>,
     #[serde(default)]
     pub neighbor: Vec<Neighbour>,
+    pub congestion: Option<Spanned<String>>,
+    pub line_rate: Option<Spanned<String>>,
+    pub fixed_rate: Option<Spanned<String>>,
+    #[serde(default)]
+    pub dcqcn: Keys,
+    #[serde(default)]
+    pub np: Keys,
+    #[serde(default)]
+    pub pfc: Keys,
+}
+
+/// Keys that are known elsewhere: `crate::congestion` has them, with what they may be.
+pub(super) type Keys = BTreeMap<Spanned<String>, Spanned<Words>>;
+
+/// A word, a number, a truth value, or a list of them.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "invalid type: of another type, expected a number, a text in quotes, true or false, or a list of these"
+)]
+pub(super) enum Words {
+    One(Text),
+    More(Vec<Text>),
+}
+
+impl Words {
+    /// As one text, with commas between the parts of a list.
+    pub fn text(&self) -> String {
+        match self {
+            Words::One(Text(one)) => one.clone(),
+            Words::More(more) => {
+                let parts: Vec<&str> = more.iter().map(|text| text.0.as_str()).collect();
+                parts.join(",")
+            }
+        }
+    }
 }
 
 /// A text, or a list of them.
@@ -299,7 +335,8 @@ mod tests {
         assert_eq!(
             error(text),
             "f.toml:6: unknown key `adresses`, did you mean `addresses`?; known are \
-             name, addresses, mac, mtu, port, ack_policy, retransmission, memory, lids, lcore, gateway, neighbor"
+             name, addresses, mac, mtu, port, ack_policy, retransmission, memory, lids, lcore, gateway, neighbor, \
+             congestion, line_rate, fixed_rate, dcqcn, np, pfc"
         );
     }
 

@@ -6,6 +6,7 @@
 //! reference for people.
 
 mod check;
+mod congestion;
 mod error;
 mod file;
 mod impair;
@@ -21,11 +22,13 @@ use std::path::{Path, PathBuf};
 use roceline_abi::control::MemoryPolicy;
 use roceline_engine::{AckPolicy, Retransmission};
 
+use crate::congestion::Settings;
 use crate::control::quota::Quotas;
 use crate::impair::{Spec, Wiring};
 
 pub(crate) use check::cpu_problem;
 pub use error::ConfigError;
+pub(crate) use error::nearest;
 pub use nics::{derived_mac, eui64, link_local};
 pub use preset::Preset;
 
@@ -122,6 +125,8 @@ pub struct NicConfig {
     pub gateways: Vec<IpAddr>,
     /// `[[nic.neighbor]]`: hosts beyond the port.
     pub neighbours: Vec<(IpAddr, [u8; 6])>,
+    /// Congestion control and pauses.
+    pub congestion: Settings,
 }
 
 /// What carries a NIC's packets.

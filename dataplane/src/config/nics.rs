@@ -7,6 +7,7 @@ use roceline_engine::verbs::Mtu;
 use roceline_engine::wire::Gid;
 
 use super::{Config, NicConfig, PortSpec};
+use crate::congestion::Live;
 use crate::neighbour::{Known, Network};
 use crate::nic::{GidEntry, LinkState, NicInfo};
 
@@ -83,6 +84,7 @@ fn nic_info(index: u32, nic: &NicConfig) -> NicInfo {
         node_guid: eui64(nic.mac),
         lid: nic.lid,
         link: LinkState::default(),
+        congestion: Live::new(nic.congestion),
     }
 }
 

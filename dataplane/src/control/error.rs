@@ -173,6 +173,8 @@ pub enum CommandError {
         what: &'static str,
         source: io::Error,
     },
+    #[error("no file that can be written has the path {0:?}")]
+    Attribute(String),
     #[error("the message is malformed: {0}")]
     Message(&'static str),
     #[error("no capture: {0}")]
@@ -219,6 +221,7 @@ impl CommandError {
             Refused { errno, .. } => *errno,
             NoAnswer(..) | BadAnswer(..) | Lcore(_) => libc::EIO,
             Device(_) => libc::ENODEV,
+            Attribute(_) => libc::ENOENT,
             Denied { .. } => libc::EACCES,
             NotOperator { .. } | PrivilegedQkey(_) => libc::EPERM,
             System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),

@@ -15,6 +15,7 @@
 
 mod capture;
 pub mod client;
+pub mod congestion;
 mod context;
 pub mod counter_files;
 pub mod counters;

@@ -9,11 +9,12 @@ use roceline_abi::PROTOCOL_VERSION;
 use roceline_engine::wire::Gid;
 use serde::{Deserialize, Serialize};
 
+use super::congestion::Pairs;
 use super::counters::{NicCounters, of_qp};
 use super::error::CommandError;
 use super::seqpacket::Peer;
 use super::server::Shared;
-use super::{limits, neighbours, post_mortem, programs};
+use super::{congestion, limits, neighbours, post_mortem, programs};
 use crate::impair::Spec;
 use crate::lcore::message::{Command, ContextId, Cursor, PostMortemReport, Reply, Snapshot};
 use crate::nic::NicInfo;
@@ -61,6 +62,21 @@ pub enum Query {
     /// Removes all rules. -> [`RemovedReply`](super::impair::RemovedReply)
     #[serde(rename = "impair-clear")]
     ImpairClear,
+    /// What congestion control goes by. -> [`CongestionReply`](super::congestion::CongestionReply)
+    Congestion {
+        /// Device name; of all if there is none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        device: Option<String>,
+    },
+    /// Changes it, all of it or nothing. -> [`CongestionReply`](super::congestion::CongestionReply)
+    #[serde(rename = "congestion-set")]
+    CongestionSet {
+        /// Device name; all if there is none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        device: Option<String>,
+        /// Keys and values.
+        settings: Pairs,
+    },
     /// Takes a link down, or up again. -> [`PortsReply`]
     Link {
         /// Device name.
@@ -78,6 +94,7 @@ impl Query {
                 Some("change impairments")
             }
             Query::Link { .. } => Some("take links down or up"),
+            Query::CongestionSet { .. } => Some("change congestion control"),
             _ => None,
         }
     }
@@ -387,6 +404,10 @@ pub(super) fn answer(shared: &Shared, peer: Peer, payload: &[u8]) -> Result<Vec<
         Query::ImpairAdd { rule } => json(&shared.impairments.add(shared, rule)?),
         Query::ImpairRemove { rules } => json(&shared.impairments.remove(shared, &rules)?),
         Query::ImpairClear => json(&shared.impairments.clear(shared)?),
+        Query::Congestion { device } => json(&congestion::reply(shared, device.as_deref())?),
+        Query::CongestionSet { device, settings } => {
+            json(&congestion::set(shared, device.as_deref(), &settings)?)
+        }
         Query::Link { device, up } => json(&link(shared, device, up)?),
     }
 }
@@ -636,6 +657,7 @@ fn lcores(all: &[(u32, Snapshot)]) -> Vec<Lcore> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::impair::Text;
 
     #[test]
     fn queries_have_the_documented_text() {
@@ -657,6 +679,17 @@ mod tests {
                     rules: vec!["7".into()],
                 },
                 r#"{"query":"impair-remove","rules":["7"]}"#,
+            ),
+            (
+                Query::Congestion { device: None },
+                r#"{"query":"congestion"}"#,
+            ),
+            (
+                Query::CongestionSet {
+                    device: Some("roce0".into()),
+                    settings: [("rpg_gd".into(), Text("10".into()))].into(),
+                },
+                r#"{"query":"congestion-set","device":"roce0","settings":{"rpg_gd":"10"}}"#,
             ),
             (Query::PostMortems, r#"{"query":"postmortems"}"#),
             (

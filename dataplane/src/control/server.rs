@@ -332,6 +332,7 @@ fn name(command: &Command) -> &'static str {
         Command::CreateCq { .. } => "CreateCq",
         Command::ResizeCq { .. } => "ResizeCq",
         Command::SetLink { .. } => "SetLink",
+        Command::SetCongestion { .. } => "SetCongestion",
         Command::DestroyCq { .. } => "DestroyCq",
         Command::CreateQp { .. } => "CreateQp",
         Command::ModifyQp { .. } => "ModifyQp",

@@ -15,7 +15,7 @@ use super::context::{Context, Opened};
 use super::error::CommandError;
 use super::seqpacket::{self, Peer};
 use super::server::Shared;
-use super::{capture, inject, query, uverbs};
+use super::{capture, congestion, inject, query, uverbs};
 
 const HEADER: usize = size_of::<RequestHeader>();
 
@@ -169,6 +169,10 @@ impl Session<'_> {
                     ..Default::default()
                 })
             }
+            Some(Kind::Attribute) => {
+                congestion::attribute(self.shared, self.peer, payload)?;
+                Ok(Response::default())
+            }
             None => Err(CommandError::Message("unknown kind of request")),
         }
     }
@@ -283,6 +287,7 @@ impl Session<'_> {
             Some(Kind::MemoryFile | Kind::Memory | Kind::Reach) => "memory",
             Some(Kind::Capture) => "capture",
             Some(Kind::Inject) => "replay",
+            Some(Kind::Attribute) => "attribute",
             None => "unknown",
         };
         let text = error.to_string();

@@ -51,6 +51,7 @@ pub fn nic(index: u32, active_mtu: Mtu) -> NicInfo {
         node_guid: [2, 0, 0, 0xff, 0xfe, 0, 0, last],
         lid: 0,
         link: LinkState::default(),
+        congestion: Default::default(),
     }
 }
 
@@ -240,6 +241,7 @@ impl State {
             Command::PostMortems => Reply::PostMortems(Vec::new()),
             Command::Fatal
             | Command::SetLink { .. }
+            | Command::SetCongestion { .. }
             | Command::Transmit { .. }
             | Command::PeerMoved { .. } => Reply::Done,
             // As if nothing lay in it.

@@ -13,6 +13,7 @@
 //!     dev/infiniband/uverbsN
 //! ```
 
+pub mod attributes;
 mod content;
 
 use std::ffi::CString;

@@ -21,6 +21,7 @@ use self::objects::{
 };
 use self::qp::{NewQp, create_qp, destroy_qp, modify_qp, own_qp};
 use super::Lcore;
+use super::congestion;
 use super::context::{Context, ContextKey, Pd};
 use super::doorbell::Doorbells;
 use super::impair;
@@ -66,6 +67,7 @@ pub fn serve(lcore: &mut Lcore, request: Request, now: Nanos) {
         }
         Command::Inject { nic, frames } => inject::serve(lcore, nic, &frames),
         Command::SetLink { nic, up } => link::order(lcore, nic, up),
+        Command::SetCongestion { nic, settings } => congestion::set(lcore, nic, &settings),
         Command::Transmit { nic, frames } => others::transmit(lcore, nic, &frames),
         Command::PeerMoved {
             nic,
@@ -265,6 +267,7 @@ fn in_context(
         | Command::RemoveTap(_)
         | Command::Fatal
         | Command::SetLink { .. }
+        | Command::SetCongestion { .. }
         | Command::Inject { .. }
         | Command::Transmit { .. }
         | Command::PeerMoved { .. } => failed(libc::EINVAL, "command out of place"),

@@ -13,6 +13,7 @@ use roceline_engine::{Counters, Nanos, PostMortem};
 use serde::Serialize;
 
 use super::tap::{Tap, TapId};
+use crate::congestion::Settings;
 use crate::impair::Place;
 use crate::memory::helper::MemHelper;
 use crate::memory::{ContextFile, ProgramLock, Reach};
@@ -277,6 +278,13 @@ pub enum Command {
         nic: u32,
         /// Up.
         up: bool,
+    },
+    /// Go by other settings from now on. No context needed. -> `Done`
+    SetCongestion {
+        /// Index of the NIC.
+        nic: u32,
+        /// All of them.
+        settings: Box<Settings>,
     },
     /// Let a NIC receive frames. No context needed. -> `Injected`
     Inject {

@@ -8,6 +8,7 @@
 mod ah;
 mod atomic;
 mod commands;
+mod congestion;
 mod context;
 mod doorbell;
 mod drain;

@@ -16,6 +16,7 @@ use super::mw::Windows;
 use super::others::Others;
 use super::program::Programs;
 use super::tap::Taps;
+use crate::congestion::Settings;
 use crate::memory::helper::Moved;
 use crate::nic::NicInfo;
 use crate::port::{Burst, Mbuf, Mempool, Port, RX_BURST};
@@ -77,6 +78,8 @@ pub struct Nic {
     pub impair: NicImpair,
     /// Where frames go that are not RoCE.
     pub others: Others,
+    /// Congestion control and pauses.
+    pub settings: Settings,
 }
 
 /// A received packet while the transport judges it, and what a placement of it needs to know.
@@ -126,6 +129,7 @@ impl Nic {
         // Room for all from the start, as growing would copy under the eyes of all programs; what was never used is
         // never touched. Windows have their indices from the same space, as many again.
         let mrs = Vec::with_capacity(2 * config.max_mrs as usize + QUARANTINE + 1);
+        let settings = info.congestion.now();
         let mut engine = Engine::new(config);
         engine.set_datagram_mtu(info.active_mtu);
         Nic {
@@ -152,6 +156,7 @@ impl Nic {
             counts: NicCounts::default(),
             impair: NicImpair::default(),
             others: Others::default(),
+            settings,
         }
     }
 }

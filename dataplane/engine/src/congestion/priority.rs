@@ -54,6 +54,11 @@ impl PriorityMap {
         self.by_dscp[usize::from(dscp & 63)] = priority & 7;
     }
 
+    /// The priority that `dscp` (0 to 63) has where DSCP is trusted.
+    pub const fn of_dscp(&self, dscp: u8) -> u8 {
+        self.by_dscp[dscp as usize & 63]
+    }
+
     /// The priority of an IP packet with this `dscp` in a frame with this `pcp`, if it has a tag.
     #[inline]
     pub fn of_ip(&self, dscp: u8, pcp: Option<u8>) -> u8 {

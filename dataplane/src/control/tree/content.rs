@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use roceline_engine::wire::Gid;
 
-use super::Tree;
+use super::{Tree, attributes};
 use crate::control::counters::NicCounters;
 use crate::nic::NicInfo;
 
@@ -86,6 +86,7 @@ fn view(root: &Path, nics: &[NicInfo]) -> io::Result<()> {
         put_bytes(&dev, &uverbs, b"")?;
         device(&root.join("sys/class/infiniband").join(&nic.name), nic)?;
         port(&port_dir(root, &nic.name), nic)?;
+        attributes::create(root, &nic.name, &nic.congestion.now())?;
     }
     Ok(())
 }

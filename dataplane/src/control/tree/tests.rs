@@ -28,6 +28,7 @@ fn nic(index: u32) -> NicInfo {
         node_guid: [2, 0, 0, 0xff, 0xfe, 0, 0, index as u8],
         lid: 0,
         link: LinkState::default(),
+        congestion: Default::default(),
     }
 }
 

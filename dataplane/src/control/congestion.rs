@@ -1,0 +1,237 @@
+//! Congestion control and pauses of the NICs, shown and changed while they run. In: questions and orders of the command
+//! line, and what programs write to files of a device. Out: messages to lcores, files, answers.
+//!
+//! A change is made of all keys or of none: all values are checked, for all NICs that it is about, before the first lcore
+//! hears of it. What was changed lasts as long as the daemon's process.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::error::CommandError;
+use super::seqpacket::Peer;
+use super::server::Shared;
+use super::tree::{Tree, attributes};
+use crate::congestion::{Attribute, Settings, State};
+use crate::impair::{SpecError, Text};
+use crate::lcore::message::{Command, ContextId, Reply};
+use crate::nic::NicInfo;
+
+/// Answer to `congestion` and `congestion-set`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CongestionReply {
+    /// By index; those that were asked for.
+    pub devices: Vec<DeviceCongestion>,
+}
+
+/// What a device goes by.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceCongestion {
+    /// Its name.
+    pub name: String,
+    /// Every key.
+    pub settings: Vec<SettingLine>,
+}
+
+impl DeviceCongestion {
+    /// The value of a key; empty if there is no such key.
+    pub fn value(&self, key: &str) -> &str {
+        let found = self.settings.iter().find(|setting| setting.key == key);
+        found.map_or("", |setting| setting.value.as_str())
+    }
+}
+
+/// A key with its value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SettingLine {
+    /// The key, as `congestion-set` takes it.
+    pub key: String,
+    /// Its value.
+    pub value: String,
+    /// Unit of the value; empty for a word or a plain number.
+    pub unit: String,
+    /// What it is unless somebody says otherwise, with the same profile.
+    pub default: String,
+    /// Who said otherwise: `default` (nobody), `configuration` or `set` (since the start).
+    pub from: String,
+    /// What it may be.
+    pub range: String,
+    /// What it is.
+    pub doc: String,
+}
+
+/// Keys with their values.
+pub type Pairs = BTreeMap<String, Text>;
+
+/// What NICs go by; of one, or of all.
+pub fn reply(shared: &Shared, device: Option<&str>) -> Result<CongestionReply, CommandError> {
+    let nics = named(shared, device)?;
+    let devices = nics.into_iter().map(|nic| DeviceCongestion {
+        name: nic.name.clone(),
+        settings: lines(&nic.congestion.hold()),
+    });
+    Ok(CongestionReply {
+        devices: devices.collect(),
+    })
+}
+
+fn lines(state: &State) -> Vec<SettingLine> {
+    let mut default = Settings::default();
+    default.take_profile(state.now.profile);
+    let values = state.now.values().into_iter();
+    let values = values.zip(default.values()).zip(state.configured.values());
+    values
+        .map(|((now, default), configured)| SettingLine {
+            from: match () {
+                () if now.value != configured.value => "set",
+                () if now.value != default.value => "configuration",
+                () => "default",
+            }
+            .into(),
+            key: now.key,
+            value: now.value,
+            unit: now.unit.into(),
+            default: default.value,
+            range: now.range,
+            doc: now.doc.into(),
+        })
+        .collect()
+}
+
+/// Sets keys of one NIC, or of all.
+pub fn set(
+    shared: &Shared,
+    device: Option<&str>,
+    pairs: &Pairs,
+) -> Result<CongestionReply, CommandError> {
+    if pairs.is_empty() {
+        let problem = "nothing to set: name keys and values, such as rpg_ai_rate=5";
+        return Err(CommandError::Rule(problem.into()));
+    }
+    change(shared, named(shared, device)?, |settings| {
+        // What others go by comes first.
+        let first = |key: &str| key != "profile";
+        let mut sorted: Vec<_> = pairs.iter().collect();
+        sorted.sort_by_key(|(key, _)| first(key));
+        sorted
+            .into_iter()
+            .try_for_each(|(key, text)| settings.set(key, &text.0))
+    })?;
+    reply(shared, device)
+}
+
+/// A program writes to a file of a device: its path, a NUL, and the text. Without text it only asks whether it may.
+pub(super) fn attribute(shared: &Shared, peer: Peer, payload: &[u8]) -> Result<(), CommandError> {
+    let text = std::str::from_utf8(payload).map_err(|_| CommandError::Message("no text"))?;
+    let (path, text) = text
+        .split_once('\0')
+        .ok_or(CommandError::Message("an attribute without a text"))?;
+    let (device, attribute) =
+        Attribute::of_path(Path::new(path)).ok_or_else(|| CommandError::Attribute(path.into()))?;
+    let nics = named(shared, Some(device))?;
+    if !shared.may_operate(peer.uid) {
+        return Err(CommandError::NotOperator {
+            uid: peer.uid,
+            what: "change congestion control",
+        });
+    }
+    if text.is_empty() {
+        return Ok(());
+    }
+    change(shared, nics, |settings| attribute.set(settings, text))
+}
+
+fn named<'s>(shared: &'s Shared, device: Option<&str>) -> Result<Vec<&'s NicInfo>, CommandError> {
+    let nics = shared.config.nics.iter();
+    let wanted = |nic: &&NicInfo| device.is_none_or(|device| nic.name == device);
+    let found: Vec<&NicInfo> = nics.filter(wanted).collect();
+    match (found.is_empty(), device) {
+        (true, Some(device)) => Err(CommandError::Device(device.into())),
+        _ => Ok(found),
+    }
+}
+
+/// Changes the settings of NICs, of all or of none.
+fn change(
+    shared: &Shared,
+    nics: Vec<&NicInfo>,
+    by: impl Fn(&mut Settings) -> Result<(), SpecError>,
+) -> Result<(), CommandError> {
+    // In the order of their indices, as everybody who holds more than one.
+    let mut held: Vec<_> = nics
+        .into_iter()
+        .map(|nic| (nic, nic.congestion.hold()))
+        .collect();
+    let mut wanted = Vec::new();
+    for (nic, state) in &held {
+        let mut settings = state.now;
+        by(&mut settings)
+            .and_then(|()| settings.validate(nic.port_mtu))
+            .map_err(|error| CommandError::Rule(format!("{}: {}", nic.name, explained(&error))))?;
+        wanted.push(settings);
+    }
+    for (done, ((nic, _), settings)) in held.iter().zip(&wanted).enumerate() {
+        if let Err(error) = tell(shared, nic, settings) {
+            for (nic, state) in &held[..done] {
+                tell(shared, nic, &state.now)?;
+            }
+            return Err(error);
+        }
+    }
+    let tree = Tree::path(&shared.config.socket);
+    for ((nic, state), settings) in held.iter_mut().zip(wanted) {
+        tracing::info!(
+            nic = nic.name,
+            "congestion: {}",
+            difference(&state.now, &settings)
+        );
+        if let Err(error) = attributes::update(&tree, &nic.name, &state.now, &settings) {
+            tracing::warn!(%error, nic = nic.name, "cannot write the files of its congestion control; they have old values");
+        }
+        state.now = settings;
+    }
+    Ok(())
+}
+
+fn tell(shared: &Shared, nic: &NicInfo, settings: &Settings) -> Result<(), CommandError> {
+    let command = Command::SetCongestion {
+        nic: nic.index,
+        settings: Box::new(*settings),
+    };
+    match shared.ask(nic.index, ContextId(0), command)? {
+        Reply::Done => Ok(()),
+        other => Err(CommandError::BadAnswer(
+            "SetCongestion",
+            format!("{other:?}"),
+        )),
+    }
+}
+
+/// The error, and for a key that does not exist what is near.
+fn explained(error: &SpecError) -> String {
+    let SpecError::Unknown { key } = error else {
+        return error.to_string();
+    };
+    let values = Settings::default().values();
+    let known: Vec<&str> = values.iter().map(|value| value.key.as_str()).collect();
+    let near = crate::config::nearest(key, &known)
+        .map_or_else(String::new, |near| format!(", did you mean `{near}`?"));
+    format!("{error}{near}; `roceline congestion show` lists all keys")
+}
+
+/// The keys that differ, with their new values.
+fn difference(before: &Settings, now: &Settings) -> String {
+    let both = now.values().into_iter().zip(before.values());
+    let changed = both.filter(|(now, before)| now.value != before.value);
+    let texts: Vec<String> = changed
+        .map(|(now, before)| format!("{} = {} (was {})", now.key, now.value, before.value))
+        .collect();
+    match texts.is_empty() {
+        true => "as it was".into(),
+        false => texts.join(", "),
+    }
+}
+
+#[cfg(test)]
+mod tests;
