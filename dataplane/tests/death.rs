@@ -116,8 +116,12 @@ fn sigterm_tells_the_programs_and_ends_everything() {
     let worker = daemon.worker();
     let ended = daemon.stop();
     expect_ok(&daemon, &ended);
-    expect_ok(&daemon, &polling.finish(2 * PATIENCE));
-    expect_ok(&daemon, &waiting.finish(2 * PATIENCE));
+    for program in [polling, waiting] {
+        let ended = program.finish(2 * PATIENCE);
+        expect_ok(&daemon, &ended);
+        let said = ended.stderr.matches("the daemon has ended").count();
+        assert_eq!(said, 1, "{}", ended.report());
+    }
     assert!(!daemon.socket().exists());
     assert!(!Path::new(&format!("/proc/{worker}")).exists());
 }

@@ -94,6 +94,9 @@ fn requests_and_attributes_are_refused_and_shown_rightly() {
         "a queue pair cannot go from Reset to Rts",
         "max_dest_rd_atomic = 17 is out of range: 16 at most",
         "is drained",
+        "qp_access_flags 0x402 have bits that mean nothing (0x400)",
+        "rq_psn 0x1000005 has more than 24 bits, and 0x5 is taken",
+        "sq_psn 0xff000007 has more than 24 bits, and 0x7 is taken",
     ] {
         assert!(log.contains(reason), "no {reason:?} in {log}");
     }

@@ -67,7 +67,7 @@ fn users_are_let_in_or_refused_as_configured() {
     let allowed = open(NOBODY);
     assert!(allowed.ok(), "{}{}", allowed.report(), daemon.log());
     let refused = open(STRANGER);
-    let said = "the daemon refuses to open roce0: errno 13; its log says why";
+    let said = "the daemon refuses to open roce0 (errno 13): user ";
     assert!(
         refused.failed() && refused.stderr.contains(said),
         "{}",

@@ -6,7 +6,7 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use roceline_abi::control::{MAX_PAYLOAD, MemoryPolicy};
 use roceline_abi::layout::{
@@ -16,6 +16,7 @@ use roceline_abi::layout::{
 };
 
 use crate::end::End;
+use crate::say::say_once;
 use crate::sys::{self, Lock};
 use crate::{memory, table};
 
@@ -288,7 +289,27 @@ impl Context {
     /// The daemon is gone: commands fail from now on. Posting does not: as with a QP in the error state, what is posted
     /// completes with a flush error (`end`).
     pub fn lose(&self) {
-        self.lost.store(LOST, Ordering::Relaxed);
+        if self.lost.swap(LOST, Ordering::Relaxed) == 0 {
+            self.say_end();
+        }
+    }
+
+    /// Says that the daemon has ended, if it is that: not a program's own doing, nor a device that is being closed.
+    #[cold]
+    fn say_end(&self) {
+        let socket = self.socket.load(Ordering::Relaxed);
+        if !self.is_live() || socket < 0 || !table::is_current(socket) {
+            return;
+        }
+        static SAID: AtomicBool = AtomicBool::new(false);
+        say_once(
+            &SAID,
+            format_args!(
+                "the daemon has ended, and uverbs{} of this program with it: what is posted is flushed, commands fail; \
+                 once a daemon runs again, the device can be opened again",
+                self.device()
+            ),
+        );
     }
 
     /// Gives a hidden fd another number because the program wants its own. The table's lock is held by the caller.
@@ -404,6 +425,15 @@ impl All {
 /// All contexts that were ever made; new ones come in front.
 pub fn all() -> All {
     All(ALL.load(Ordering::Acquire))
+}
+
+/// At the end of the program: one that was never told anything but flush errors learns why.
+pub fn say_ends() {
+    if table::is_owner() {
+        let open = all().iter().filter(|context| context.is_live());
+        open.filter(|context| context.is_cut())
+            .for_each(Context::lose);
+    }
 }
 
 /// The context that holds memory object `which`, if there is one.

@@ -51,6 +51,15 @@ extern "C" fn start() {
     calls::dlopen::find();
 }
 
+extern "C" fn end_of_program() {
+    context::say_ends();
+}
+
+/// Run by `exit` and the end of `main`.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = end_of_program;
+
 /// Tells `roceline doctor`, which reads the file and does not load it, what this is. Exported, or the linker would
 /// drop it.
 #[unsafe(no_mangle)]

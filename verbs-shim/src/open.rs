@@ -103,7 +103,8 @@ fn connect_and_open(n: u32) -> Result<c_int, c_int> {
         pid: sys::getpid(),
         reserved: 0,
     };
-    let mut answer = [0u8; size_of::<OpenReply>()];
+    // Of a refusal, the reason.
+    let mut answer = [0u8; 512];
     let payload: [&[u8]; 3] = [request.as_bytes(), &[], &[]];
     let kind = Kind::OpenDevice;
     let mut reply =
@@ -128,9 +129,10 @@ fn connect_and_open(n: u32) -> Result<c_int, c_int> {
     if reply.header.error != 0 {
         let name = CStr::from_bytes_until_nul(&device).unwrap_or_default();
         say(format_args!(
-            "the daemon refuses to open {}: errno {}; its log says why",
+            "the daemon refuses to open {} (errno {}): {}",
             text(name.to_bytes()),
-            reply.header.error
+            reply.header.error,
+            text(&answer[..reply.len.min(answer.len())])
         ));
         return Err(reply.header.error);
     }

@@ -268,6 +268,19 @@ impl Context {
         &self.shared.reported
     }
 
+    /// What would be, without `[limits]` of the configuration.
+    pub fn device_limits(&self) -> &DeviceLimits {
+        &self.shared.config.limits
+    }
+
+    /// Says in the log what a program might not have meant.
+    pub fn warn(&self, what: std::fmt::Arguments<'_>) {
+        let (pid, device) = (self.owner.pid, self.nic().name.as_str());
+        if self.shared.may_log(self.account.user()) {
+            tracing::warn!(pid, device, "{what}");
+        }
+    }
+
     /// Whether the program may give its queue pairs a Q_Key of those that IBTA keeps for the privileged: it has
     /// `CAP_NET_RAW`, as Linux demands, in the daemon's user namespace.
     pub fn may_use_privileged_qkey(&self) -> bool {
@@ -435,7 +448,7 @@ fn known(known: bool, kind: &'static str, handle: u32) -> Result<u32, CommandErr
     }
 }
 
-fn device_name(bytes: &[u8; NAME_BYTES]) -> String {
+pub(super) fn device_name(bytes: &[u8; NAME_BYTES]) -> String {
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(NAME_BYTES);
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }

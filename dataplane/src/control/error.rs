@@ -143,7 +143,8 @@ pub enum CommandError {
         port: u32,
     },
     #[error(
-        "Q_Key {0:#010x} is for the privileged, as its highest bit is set: give the program CAP_NET_RAW, or choose another"
+        "Q_Key {0:#010x} is for the privileged, as its highest bit is set: give the program CAP_NET_RAW and run the daemon as \
+         root, or it cannot see that; or choose another"
     )]
     PrivilegedQkey(u32),
     #[error("path MTU number {0} does not exist")]

@@ -11,7 +11,7 @@ use roceline_abi::control::{
     RequestHeader,
 };
 
-use super::context::{Context, Opened};
+use super::context::{Context, Opened, device_name};
 use super::error::CommandError;
 use super::seqpacket::{self, Peer};
 use super::server::Shared;
@@ -223,6 +223,14 @@ impl Session<'_> {
         })
     }
 
+    /// The device that a request to open one names, if there is one of that name.
+    fn asked_for(&self, payload: &[u8]) -> &str {
+        let named = OpenDevice::from_bytes(payload).map(|open| device_name(&open.device));
+        let mut nics = self.shared.config.nics.iter();
+        let nic = nics.find(|nic| named.as_ref() == Some(&nic.name));
+        nic.map_or("", |nic| nic.name.as_str())
+    }
+
     fn close_channel(&mut self, payload: &[u8]) -> Result<Response, CommandError> {
         let context = self.context.as_mut().ok_or(CommandError::NoDevice)?;
         let bytes = payload
@@ -278,7 +286,10 @@ impl Session<'_> {
     fn refuse(&self, header: &RequestHeader, payload: &[u8], error: &CommandError) -> bool {
         let kind = Kind::from_u32(header.kind);
         let (pid, errno) = (self.peer.pid, error.errno());
-        let device = self.context.as_ref().map_or("", |c| c.nic().name.as_str());
+        let device = match kind {
+            Some(Kind::OpenDevice) => self.asked_for(payload),
+            _ => self.context.as_ref().map_or("", |c| c.nic().name.as_str()),
+        };
         let command = match kind {
             Some(Kind::Uverbs) => uverbs::name(payload),
             Some(Kind::OpenDevice) => "open",

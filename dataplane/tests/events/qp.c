@@ -150,9 +150,16 @@ void modify_case(void)
 	REFUSED(EINVAL, IBV_QP_STATE, .qp_state = IBV_QPS_ERR);
 	REFUSED(EINVAL, IBV_QP_STATE, .qp_state = IBV_QPS_UNKNOWN);
 	check(query(a).qp_state == IBV_QPS_RESET, "the state after refusals");
+	/* As with Linux: rights that there are not, and bits of PSNs beyond the 24th, mean nothing. */
+	check(modify(a,
+		     (struct ibv_qp_attr){ .qp_state = IBV_QPS_INIT, .port_num = 1,
+					   .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | 1 << 10 },
+		     init) == 0,
+	      "rights that there are not");
+	check(query(a).qp_access_flags == IBV_ACCESS_REMOTE_WRITE, "rights: %#x", query(a).qp_access_flags);
 	join(ends, &in_init);
 	struct ibv_qp_attr good = { .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = ends[1].qp->qp_num,
-				    .max_dest_rd_atomic = device.max_qp_rd_atom, .min_rnr_timer = 1,
+				    .max_dest_rd_atomic = device.max_qp_rd_atom, .min_rnr_timer = 1, .rq_psn = 0x1000005,
 				    .ah_attr = { .is_global = 1, .port_num = 1, .grh = { .dgid = gid } } };
 	struct ibv_qp_attr bad;
 #define REFUSED_BUT(errno_, mask, change)                                                                            \
@@ -173,8 +180,9 @@ void modify_case(void)
 	REFUSED_BUT(EOPNOTSUPP, rtr | IBV_QP_ALT_PATH, bad.alt_port_num = 1);
 	check(query(a).qp_state == IBV_QPS_INIT, "the state after refusals");
 	check(modify(a, good, rtr) == 0, "to RTR");
+	check(query(a).rq_psn == 5, "rq_psn of 25 bits: %#x", query(a).rq_psn);
 	good = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .max_rd_atomic = device.max_qp_init_rd_atom, .timeout = 31,
-				     .retry_cnt = 7, .rnr_retry = 7 };
+				     .retry_cnt = 7, .rnr_retry = 7, .sq_psn = 0xff000007 };
 	REFUSED_BUT(EINVAL, rts, bad.max_rd_atomic = device.max_qp_init_rd_atom + 1);
 	REFUSED_BUT(EINVAL, rts, bad.timeout = 32);
 	REFUSED_BUT(EINVAL, rts, bad.retry_cnt = 8);
@@ -185,6 +193,7 @@ void modify_case(void)
 	bad.cur_qp_state = IBV_QPS_RTR;
 	bad.path_mig_state = IBV_MIG_MIGRATED;
 	check(modify(a, bad, rts | IBV_QP_CUR_STATE | IBV_QP_PATH_MIG_STATE) == 0, "to RTS");
+	check(query(a).sq_psn == 7, "sq_psn of 32 bits: %#x", query(a).sq_psn);
 	close_pair(ends);
 }
 

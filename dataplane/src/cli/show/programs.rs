@@ -7,28 +7,45 @@ use crate::control::programs::{Amounts, ProgramsReply};
 use crate::control::quota::Resource;
 use crate::impair::units::written_bytes;
 
-/// What stands in the table; JSON has all.
-const COLUMNS: [Resource; 9] = [
+/// Objects of verbs.
+const OBJECTS: [Resource; 11] = [
     Resource::Contexts,
     Resource::Pds,
-    Resource::Mrs,
-    Resource::Registered,
     Resource::Cqs,
+    Resource::Cqes,
     Resource::Qps,
     Resource::Srqs,
+    Resource::Ahs,
+    Resource::Mcasts,
     Resource::Channels,
+    Resource::Mrs,
+    Resource::Mws,
+];
+
+/// Memory, and what it takes to reach it: a table of its own, as both together are wider than a terminal.
+const MEMORY: [Resource; 4] = [
+    Resource::Registered,
+    Resource::MemoryObjects,
+    Resource::Mappings,
     Resource::QueueMemory,
 ];
 
-/// A row for each program and device, then what all have, then the limits.
+/// Two tables, of objects and of memory: in each a row for each program and device, then what all have, then the limits.
 pub(super) fn write(out: &mut impl Write, reply: &ProgramsReply) -> io::Result<()> {
+    table(out, reply, &OBJECTS)?;
+    writeln!(out)?;
+    table(out, reply, &MEMORY)
+}
+
+fn table(out: &mut impl Write, reply: &ProgramsReply, columns: &[Resource]) -> io::Result<()> {
     let mut titles = vec![
         ">pid".into(),
         "program".into(),
         ">uid".into(),
         "device".into(),
     ];
-    titles.extend(COLUMNS.map(|resource| format!(">{}", resource.key().replace('_', " "))));
+    let title = |resource: &Resource| format!(">{}", resource.key().replace('_', " "));
+    titles.extend(columns.iter().map(title));
     let mut table = Table::new(&titles);
     for program in &reply.programs {
         let who = [
@@ -37,12 +54,12 @@ pub(super) fn write(out: &mut impl Write, reply: &ProgramsReply) -> io::Result<(
             program.uid.to_string(),
             program.device.clone(),
         ];
-        table.row(row(who, &program.used));
+        table.row(row(who, &program.used, columns));
     }
     if !reply.programs.is_empty() {
         for device in &reply.devices {
             let who = ["", "all", "", &device.device].map(String::from);
-            table.row(row(who, &device.used));
+            table.row(row(who, &device.used, columns));
         }
     }
     for (name, limits) in [
@@ -50,18 +67,19 @@ pub(super) fn write(out: &mut impl Write, reply: &ProgramsReply) -> io::Result<(
         ("limit, user", &reply.user_limits),
         ("limit, all", &reply.device_limits),
     ] {
-        table.row(row(["", name, "", ""].map(String::from), limits));
+        let who = ["", name, "", ""].map(String::from);
+        table.row(row(who, limits, columns));
     }
     table.write(out, "no programs")
 }
 
-fn row<const N: usize>(who: [String; N], amounts: &Amounts) -> Vec<String> {
-    let cell = |resource: Resource| match amounts.get(resource.key()) {
+fn row<const N: usize>(who: [String; N], amounts: &Amounts, columns: &[Resource]) -> Vec<String> {
+    let cell = |resource: &Resource| match amounts.get(resource.key()) {
         Some(bytes) if resource.is_bytes() => written_bytes(*bytes),
         Some(count) => count.to_string(),
         None => "-".into(),
     };
-    who.into_iter().chain(COLUMNS.map(cell)).collect()
+    who.into_iter().chain(columns.iter().map(cell)).collect()
 }
 
 #[cfg(test)]
@@ -100,5 +118,14 @@ mod tests {
         assert_eq!(lines[1][..4], ["42", "ib_write_bw", "1000", "roce0"]);
         assert!(text.contains("1 MiB") && text.contains("64 GiB"), "{text}");
         assert_eq!(lines[3][..2], ["limit,", "each"]);
+    }
+
+    #[test]
+    fn all_that_is_counted_has_a_column() {
+        for resource in Resource::ALL {
+            let columns = OBJECTS.iter().chain(&MEMORY);
+            let same = columns.filter(|column| **column == resource);
+            assert_eq!(same.count(), 1, "{}", resource.key());
+        }
     }
 }

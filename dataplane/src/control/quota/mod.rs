@@ -190,7 +190,10 @@ impl Quotas {
                     least.min(u32::try_from(set).unwrap_or(u32::MAX))
                 })
         };
+        // A queue's elements are counted as it has them: a power of two less the one that stays empty.
+        let cqes = least(Resource::Cqes, limits.max_cqe);
         DeviceLimits {
+            max_cqe: (1 << cqes.saturating_add(1).ilog2()) - 1,
             max_qp: least(Resource::Qps, limits.max_qp),
             max_cq: least(Resource::Cqs, limits.max_cq),
             max_srq: least(Resource::Srqs, limits.max_srq),

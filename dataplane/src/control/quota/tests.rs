@@ -4,6 +4,7 @@ use roceline_engine::Owner;
 
 use super::*;
 use crate::control::error::CommandError;
+use crate::control::queue_memory::Shape;
 use crate::control::seqpacket::Peer;
 
 const MACHINE: Machine = Machine {
@@ -185,6 +186,26 @@ fn a_device_reports_no_more_than_its_programs_may_have() {
     let limits = quotas.report(DeviceLimits::default());
     assert_eq!((limits.max_qp, limits.max_mr), (50, 7));
     assert_eq!(limits.max_cq, DeviceLimits::default().max_cq);
+    assert_eq!(limits.max_cqe, DeviceLimits::default().max_cqe);
+}
+
+#[test]
+fn the_largest_queue_that_a_device_reports_is_one_that_a_program_may_have() {
+    for (cqes, reported) in [
+        (1, 1),
+        (2, 1),
+        (3, 3),
+        (1000, 511),
+        (1023, 1023),
+        (u64::MAX, (1 << 20) - 1),
+    ] {
+        let mut quotas = Quotas::default();
+        quotas.program.set(Resource::Cqes, Some(cqes));
+        let max_cqe = quotas.report(DeviceLimits::default()).max_cqe;
+        assert_eq!(max_cqe, reported, "{cqes}");
+        let counted = Shape::new(max_cqe, 64).entries();
+        assert!(u64::from(counted) <= cqes, "{cqes}");
+    }
 }
 
 #[test]

@@ -89,8 +89,12 @@ fn check_entries(context: &Context, cqe: u32) -> Result<(), CommandError> {
     }
     let limit = context.limits().max_cqe;
     if cqe > limit {
+        let quota = cqe <= context.device_limits().max_cqe;
         return Err(CommandError::Limit {
-            name: "cqe",
+            name: match quota {
+                true => "cqe (bounded by `cqes` in [limits])",
+                false => "cqe",
+            },
             value: cqe.into(),
             limit: limit.into(),
         });

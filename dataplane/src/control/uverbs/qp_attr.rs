@@ -18,6 +18,9 @@ use crate::nic::NicInfo;
 const HOP_LIMIT: u8 = 64;
 /// Q_Keys with this bit are for the privileged (IBTA 10.2.5; Linux `ib_uverbs_modify_qp`).
 const PRIVILEGED_QKEY: u32 = 1 << 31;
+/// Flags of regions without a meaning for queue pairs: binding of windows, zero base, on-demand paging, huge pages, relaxed
+/// ordering and other options (`enum ib_access_flags`).
+const ACCESS_OF_REGIONS: u32 = 0xf0 | 0x3ff0_0000;
 /// The attributes that the mask names, in range; all others keep their defaults and mean nothing.
 pub fn decode(context: &Context, request: &ModifyQp) -> Result<QpAttr, CommandError> {
     let mut attr = QpAttr::default();
@@ -43,6 +46,14 @@ pub fn decode(context: &Context, request: &ModifyQp) -> Result<QpAttr, CommandEr
         // A QP's rights are the remote ones; local write is often given along and means nothing.
         let rights = 0xf | Access::FLUSH_GLOBAL.0 | Access::FLUSH_PERSISTENT.0;
         attr.access = Access(request.qp_access_flags & rights);
+        // Linux drops the others without a word, mlx5 and rxe alike; those of regions are often given along.
+        let strange = request.qp_access_flags & !(rights | ACCESS_OF_REGIONS);
+        if strange != 0 {
+            context.warn(format_args!(
+                "modify_qp: qp_access_flags {:#x} have bits that mean nothing ({strange:#x}) and are ignored",
+                request.qp_access_flags
+            ));
+        }
     }
     if set(mask::PKEY_INDEX) {
         if request.pkey_index != 0 {
@@ -83,10 +94,10 @@ pub fn decode(context: &Context, request: &ModifyQp) -> Result<QpAttr, CommandEr
         attr.rnr_retry = within("rnr_retry", request.rnr_retry, 7)?;
     }
     if set(mask::RQ_PSN) {
-        attr.rq_psn = Psn::new(request.rq_psn);
+        attr.rq_psn = psn(context, "rq_psn", request.rq_psn);
     }
     if set(mask::SQ_PSN) {
-        attr.sq_psn = Psn::new(request.sq_psn);
+        attr.sq_psn = psn(context, "sq_psn", request.sq_psn);
     }
     let rd_atom = context.limits().max_qp_rd_atom;
     if set(mask::MAX_QP_RD_ATOMIC) {
@@ -115,6 +126,19 @@ pub fn decode(context: &Context, request: &ModifyQp) -> Result<QpAttr, CommandEr
         attr.dest_qpn = request.dest_qp_num;
     }
     Ok(attr)
+}
+
+/// A PSN has 24 bits (IBTA 9.2). What is beyond is cut off, and said: so does Linux (`_ib_modify_qp`), and programs draw 32 random
+/// bits and tell their peer 24 of them.
+fn psn(context: &Context, name: &str, value: u32) -> Psn {
+    let psn = Psn::new(value);
+    if psn.get() != value {
+        context.warn(format_args!(
+            "modify_qp: {name} {value:#x} has more than 24 bits, and {:#x} is taken",
+            psn.get()
+        ));
+    }
+    psn
 }
 
 fn path_mtu(context: &Context, number: u32) -> Result<Mtu, CommandError> {
