@@ -3,8 +3,9 @@
 mod support;
 
 use support::daemon::Daemon;
+use support::namespace::{Namespace, expect, installed, ip};
 use support::pair::{End, Pair};
-use support::{PATIENCE, alone, compile, wait_for};
+use support::{PATIENCE, TempDir, alone, compile, is_root, wait_for};
 
 /// The two ends: two devices, or one as its own peer.
 fn ends<'a>(daemon: &'a Daemon, client: &'static str) -> (End<'a>, End<'a>) {
@@ -140,6 +141,83 @@ fn what_is_wrong_with_a_datagram_or_its_address_is_said_as_verbs_do() {
     assert!(last.contains("names address handle"), "{last}");
     assert!(last.contains("went from RTS to SQE"), "{last}");
     assert!(last.contains("SEND of 10 bytes"), "{last}");
+}
+
+/// A NIC of a daemon of its own at `port`.
+fn one_nic(last: u8, port: &str) -> String {
+    format!(
+        "[[nic]]\nname = \"roce0\"\naddresses = [\"10.78.0.{last}/24\", \"fd78::{last}/64\"]\nport = \"{port}\"\n"
+    )
+}
+
+/// Datagrams, to one and to groups of both families, from one daemon to another over whatever lies between their ports.
+#[track_caller]
+fn over_ports(left: &Daemon, right: &Daemon) {
+    for daemon in [left, right] {
+        wait_for("link", PATIENCE, || {
+            daemon.json(&["show", "ports"])["ports"][0]["state"] == "ACTIVE"
+        });
+    }
+    let end = |daemon| End {
+        daemon,
+        device: "roce0",
+    };
+    let group = "0:0:0:0:0:0:0:0:0:0:255:255:239:1:2:3";
+    for options in [
+        &["-x", "0", "-s", "1024"][..],
+        &["-x", "1", "-g"],
+        &["-x", "0", "-g", "-M", group],
+    ] {
+        let mut all = vec!["-c", "UD", "-F", "-n", "50"];
+        all.extend(options);
+        let run = Pair::run(end(left), end(right), "ib_send_lat", &all, PATIENCE);
+        let logs = || format!("{}{}", left.log(), right.log());
+        assert!(run.ok(), "{all:?}: {}{}", run.report(), logs());
+    }
+    for daemon in [left, right] {
+        let counted = |name| counter(daemon, "roce0", name);
+        // Each end has sent to both groups and heard the other.
+        assert!(counted("multicast_xmit_packets") >= 100);
+        assert!(counted("multicast_rcv_packets") >= 100);
+        assert_eq!(daemon.objects().mcast_groups, 0);
+    }
+}
+
+#[test]
+fn groups_are_reached_over_memif() {
+    let _alone = alone();
+    let dir = TempDir::new();
+    let port = |role| {
+        let socket = dir.path().join("memif.sock");
+        format!(
+            "vdev:net_memif0,role={role},socket={},socket-abstract=no",
+            socket.display()
+        )
+    };
+    let left = Daemon::start(&one_nic(1, &port("server")));
+    let right = Daemon::start(&one_nic(2, &port("client")));
+    over_ports(&left, &right);
+}
+
+#[test]
+fn groups_are_reached_over_linux_interfaces() {
+    if !is_root("makes network namespaces") || !installed("ip") {
+        return;
+    }
+    let _alone = alone();
+    let places = [Namespace::new("left"), Namespace::new("right")];
+    expect(
+        ip().args(["link", "add", "rlv0", "netns", &places[0].0, "type", "veth"])
+            .args(["peer", "name", "rlv0", "netns", &places[1].0]),
+    );
+    for place in &places {
+        place.run(&["sysctl", "-q", "-w", "net.ipv6.conf.rlv0.disable_ipv6=1"]);
+        place.run(&["ip", "link", "set", "rlv0", "up"]);
+    }
+    let port = "vdev:net_af_packet0,iface=rlv0";
+    let left = places[0].daemon(&one_nic(1, port));
+    let right = places[1].daemon(&one_nic(2, port));
+    over_ports(&left, &right);
 }
 
 const SOURCES: [&str; 2] = ["datagram_check.c", "../../verbs-shim/tests/verbs_end.c"];

@@ -4,11 +4,12 @@
 mod support;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 use std::time::Instant;
 
 use serde_json::Value;
 use support::daemon::Daemon;
+use support::namespace::{Namespace, expect, installed, ip};
 use support::pair::{End, Pair};
 use support::{PATIENCE, TempDir, alone, is_root, wait_for};
 
@@ -216,62 +217,6 @@ fn addresses_that_two_have_are_told_at_both_ends() {
     }
 }
 
-/// A network namespace, which goes with its owner.
-struct Namespace(String);
-
-impl Namespace {
-    fn new(name: &str) -> Namespace {
-        let name = format!("rl-{name}-{}", std::process::id());
-        expect(ip().args(["netns", "add", &name]));
-        let made = Namespace(name);
-        made.run(&["ip", "link", "set", "lo", "up"]);
-        made
-    }
-
-    fn command(&self, words: &[&str]) -> Command {
-        let mut command = ip();
-        command.args(["netns", "exec", &self.0]).args(words);
-        command
-    }
-
-    #[track_caller]
-    fn run(&self, words: &[&str]) -> String {
-        expect(&mut self.command(words))
-    }
-}
-
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        let _ = ip().args(["netns", "del", &self.0]).output();
-    }
-}
-
-fn ip() -> Command {
-    Command::new("ip")
-}
-
-#[track_caller]
-fn expect(command: &mut Command) -> String {
-    let Output {
-        status,
-        stdout,
-        stderr,
-    } = command.output().expect("the program is installed");
-    let said = String::from_utf8_lossy(&stdout).into_owned();
-    let errors = String::from_utf8_lossy(&stderr);
-    assert!(status.success(), "{command:?}: {status}\n{said}{errors}");
-    said
-}
-
-fn installed(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path).any(|dir| dir.join(program).exists());
-    if !found {
-        eprintln!("skipped: {program} is not installed");
-    }
-    found
-}
-
 /// A NIC on one end of a veth pair, Linux with 10.79.0.9 and fd79::9 on the other.
 struct WithLinux {
     // In this order they go.
@@ -300,17 +245,7 @@ impl WithLinux {
              port = \"vdev:net_af_packet0,iface={}\"\n{more}",
             ends[0]
         );
-        let mut daemon = Daemon::prepare(&config);
-        let plain = daemon.command();
-        let mut words = vec![plain.get_program().to_str().expect("a plain path")];
-        words.extend(
-            plain
-                .get_args()
-                .map(|word| word.to_str().expect("plain words")),
-        );
-        let command = ours.command(&words);
-        daemon.launch_by(command);
-        daemon.expect_ready();
+        let daemon = ours.daemon(&config);
         WithLinux {
             daemon,
             linux,

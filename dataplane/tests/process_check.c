@@ -145,6 +145,47 @@ static void case_children(void)
 	munmap(p, REGION * PAGE);
 }
 
+/* What a child posts is refused, and not carried out with the parent's next request; what it polls is not taken from its parent. */
+static void case_posts(void)
+{
+	uint8_t *p = pages(8);
+	struct ibv_mr *mr = must_register(p, 8 * PAGE);
+	uint8_t *stray = p + 4 * PAGE;
+
+	set_memory(p, 8 * PAGE, 11);
+	start_writes(mr, p, PAGE, 12);
+	while (memcmp(p, ends[1].buffer, PAGE))
+		check(now_ms() > 0, "no clock");
+	pid_t child = fork();
+
+	if (child == 0) {
+		struct ibv_sge sge = sge_of(&ends[1], 0, PAGE);
+		struct ibv_recv_wr receive = { .wr_id = 77, .sg_list = &sge, .num_sge = 1 }, *bad_receive;
+		struct ibv_send_wr wr = {
+			.wr_id = 78, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
+			.send_flags = IBV_SEND_SIGNALED,
+			.wr.rdma = { .remote_addr = (uintptr_t)stray, .rkey = mr->rkey },
+		}, *bad;
+		struct ibv_wc wc;
+		int64_t end = now_ms() + 100;
+
+		check(ibv_post_send(ends[1].qp, &wr, &bad) == EIO, "a child posts a request");
+		ibv_post_recv(ends[0].qp, &receive, &bad_receive);
+		while (now_ms() < end)
+			ibv_poll_cq(ends[1].cq, 1, &wc);
+		_exit(0);
+	}
+	must_succeed(child, "a child that posts");
+	end_writes("a child posted and polled");
+	exchange(mr, p, 4 * PAGE, "after a child posted");
+	start_writes(mr, p, PAGE, 13);
+	end_writes("after a child posted");
+	for (uint32_t at = 0; at < 4 * PAGE; at++)
+		check(stray[at] == pattern(11, 4 * PAGE + at), "the child's request was carried out: byte %u", at);
+	must_deregister(mr);
+	munmap(p, 8 * PAGE);
+}
+
 /* A handler in the child that is older than the first open of a device, and writes to what is registered then. */
 static uint8_t *volatile handlers_page;
 
@@ -461,7 +502,7 @@ static void case_filtered(void)
 }
 
 static const struct test tests[] = {
-	{ "children", case_children, false }, { "handlers", case_handlers, false },	{ "daemon", case_daemon, false },
+	{ "children", case_children, false }, { "posts", case_posts, false }, { "handlers", case_handlers, false },	{ "daemon", case_daemon, false },
 	{ "descriptors", case_descriptors, false }, { "all-closed", case_all_closed, false }, { "exec", case_exec, false },
 	{ "filtered", case_filtered, false },
 };

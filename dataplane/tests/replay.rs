@@ -23,15 +23,21 @@ struct Traffic {
 impl Traffic {
     #[track_caller]
     fn start(daemon: &Daemon) -> Traffic {
+        Traffic::of(daemon, "ibv_rc_pingpong", &["-c"])
+    }
+
+    #[track_caller]
+    fn of(daemon: &Daemon, program: &str, options: &[&str]) -> Traffic {
         let port = free_port().to_string();
-        let common = ["-g", "0", "-c", "-s", "64", "-n", "1000000000", "-p", &port];
+        let common = ["-g", "0", "-s", "64", "-n", "1000000000", "-p", &port];
+        let common = [&common[..], options].concat();
         let own = [&common[..], &["-d", "roce0"]].concat();
-        let server = daemon.start_program("server", "ibv_rc_pingpong", &own);
+        let server = daemon.start_program("server", program, &own);
         wait_for("listening server", PATIENCE, || {
             listening(port.parse().expect("a number"))
         });
         let own = [&common[..], &["-d", "roce1", "127.0.0.1"]].concat();
-        let client = daemon.start_program("client", "ibv_rc_pingpong", &own);
+        let client = daemon.start_program("client", program, &own);
         let traffic = Traffic { server, client };
         traffic.expect_progress(daemon);
         traffic
@@ -174,6 +180,44 @@ fn requests_that_come_again_are_duplicates_and_change_nothing() {
         "sealed anew: {outcome}"
     );
 
+    traffic.resume();
+    traffic.expect_progress(&daemon);
+    assert!(traffic.client.is_running());
+}
+
+/// A datagram has no number that would tell it from its copy: what comes again is delivered again.
+#[test]
+fn datagrams_that_come_again_are_delivered_again() {
+    let _alone = alone();
+    let daemon = Daemon::pair();
+    let mut traffic = Traffic::of(&daemon, "ibv_ud_pingpong", &[]);
+    let choice = ["--nic", "roce1", "--rx", "--class", "send", "--count", "20"];
+    let file = capture(&daemon, "datagrams.pcapng", &choice);
+    traffic.pause(&daemon);
+    let received = || {
+        let stat = daemon.json(&["stat"]);
+        let counters = &stat["devices"][1]["counters"];
+        counters["unicast_rcv_packets"].as_u64().expect("a counter")
+    };
+    let before = received();
+    let outcome = replay(&daemon, &file, &["--nic", "roce1", "--speed", "max"]);
+    assert_eq!(outcome["sent"], 20, "{outcome}");
+    for wrong in [
+        "rx_qkey_violations",
+        "rx_unknown_qp",
+        "rx_icrc_encapsulated",
+        "out_of_buffer",
+    ] {
+        assert!(outcome["counters"][wrong].is_null(), "{outcome}");
+    }
+    assert_eq!(received(), before + 20);
+    // One that was changed on its way is not.
+    let outcome = replay(
+        &daemon,
+        &spoiled(&file),
+        &["--nic", "roce1", "--speed", "max"],
+    );
+    assert_eq!(outcome["counters"]["rx_icrc_encapsulated"], 20, "{outcome}");
     traffic.resume();
     traffic.expect_progress(&daemon);
     assert!(traffic.client.is_running());

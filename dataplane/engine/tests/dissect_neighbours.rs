@@ -38,21 +38,9 @@ fn arp_frame(operation: arp::Operation) -> Vec<u8> {
 
 fn nd_frame(message: &icmpv6::Repr) -> Vec<u8> {
     let (src, dst): (Ipv6Addr, Ipv6Addr) = ("fd78::1".parse().unwrap(), "fd78::2".parse().unwrap());
-    let mut body = [0; icmpv6::LEN];
-    let len = message.emit(src, dst, &mut body);
-    let mut header = [0; ipv6::LEN];
-    ipv6::Repr {
-        src,
-        dst,
-        traffic_class: 0,
-        flow_label: 0,
-        hop_limit: icmpv6::HOP_LIMIT,
-    }
-    .emit(&mut header);
-    // Payload length, next header.
-    header[5] = len as u8;
-    header[6] = icmpv6::NEXT_HEADER;
-    frame(ethernet::TYPE_IPV6, &[&header[..], &body[..len]].concat())
+    let mut packet = [0; ipv6::LEN + icmpv6::LEN];
+    let len = message.emit_packet(src, dst, &mut packet);
+    frame(ethernet::TYPE_IPV6, &packet[..len])
 }
 
 /// A file in the classic format of libpcap: microseconds, Ethernet.

@@ -194,6 +194,8 @@ impl Mapping {
     fn populate(&self) {
         const PAGE: usize = 4096;
         const STEP: usize = 64 << 20;
+        // For so long the kernel keeps others of our threads from mapping anything, and those that wait, the lcore's page faults.
+        const CALL: usize = 2 << 20;
         let mut resident = vec![0u8; self.len.min(STEP) / PAGE];
         let mut at = 0;
         while at < self.len {
@@ -212,7 +214,7 @@ impl Mapping {
             }
             let mut page = 0;
             while page < pages {
-                let run = resident[page..pages]
+                let run = resident[page..pages.min(page + CALL / PAGE)]
                     .iter()
                     .take_while(|r| **r & 1 != 0)
                     .count();

@@ -22,8 +22,6 @@ pub type Mark = [u8; 8];
 /// Bytes of the shortest Ethernet frame without FCS; virtual drivers do not pad.
 const SHORTEST: usize = 60;
 /// Offsets in an IPv6 header (RFC 8200).
-const IPV6_PAYLOAD_LEN: usize = 4;
-const IPV6_NEXT_HEADER: usize = 6;
 const IPV6_HOP_LIMIT: usize = 7;
 const IPV6_SRC: usize = 8;
 const IPV6_DST: usize = 24;
@@ -79,24 +77,10 @@ pub fn nd(
     message: &icmpv6::Repr,
     mark: Mark,
 ) -> Vec<u8> {
-    let mut body = [0; icmpv6::LEN];
-    let len = message.emit(src, dst, &mut body);
-    let mut header = [0; ipv6::LEN];
-    ipv6::Repr {
-        src,
-        dst,
-        traffic_class: 0,
-        flow_label: 0,
-        hop_limit: icmpv6::HOP_LIMIT,
-    }
-    .emit(&mut header);
-    header[IPV6_PAYLOAD_LEN..IPV6_NEXT_HEADER].copy_from_slice(&(len as u16).to_be_bytes());
-    header[IPV6_NEXT_HEADER] = icmpv6::NEXT_HEADER;
-    let packet = [&header[..], &body[..len]].concat();
-    marked(
-        with_ethernet(dst_mac, src_mac, ethernet::TYPE_IPV6, &packet),
-        mark,
-    )
+    let mut packet = [0; ipv6::LEN + icmpv6::LEN];
+    let len = message.emit_packet(src, dst, &mut packet);
+    let frame = with_ethernet(dst_mac, src_mac, ethernet::TYPE_IPV6, &packet[..len]);
+    marked(frame, mark)
 }
 
 /// The reply to an ICMP echo request that was sent to `own`; `None` if the frame is none, or is not in order.

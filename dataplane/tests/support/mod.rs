@@ -8,6 +8,7 @@ pub mod capture;
 pub mod daemon;
 pub mod installed;
 pub mod matrix;
+pub mod namespace;
 pub mod pair;
 pub mod process;
 

@@ -20,7 +20,7 @@ mod fork;
 mod huge;
 mod hugetlb;
 mod list;
-mod maps;
+pub(crate) mod maps;
 mod object;
 mod pins;
 mod regions;

@@ -180,6 +180,29 @@ impl Repr {
         out[field::CHECKSUM..field::FLAGS].copy_from_slice(&sum.to_be_bytes());
         len
     }
+
+    /// Writes an IPv6 packet from `src` to `dst` that is this message; returns how many bytes it has.
+    pub fn emit_packet(
+        &self,
+        src: Ipv6Addr,
+        dst: Ipv6Addr,
+        out: &mut [u8; ipv6::LEN + LEN],
+    ) -> usize {
+        let mut message = [0; LEN];
+        let len = self.emit(src, dst, &mut message);
+        let mut header = [0; ipv6::LEN];
+        let ip = ipv6::Repr {
+            src,
+            dst,
+            traffic_class: 0,
+            flow_label: 0,
+            hop_limit: HOP_LIMIT,
+        };
+        ip.emit_of(NEXT_HEADER, len as u16, &mut header);
+        out[..ipv6::LEN].copy_from_slice(&header);
+        out[ipv6::LEN..].copy_from_slice(&message);
+        ipv6::LEN + len
+    }
 }
 
 /// The MAC address in the first option of this type, if there is one; `None` if the options are malformed. Unknown ones

@@ -103,10 +103,15 @@ pub struct Repr {
 impl Repr {
     /// Writes the header of a UDP packet; the payload length is left zero for `set_variable`.
     pub fn emit(&self, out: &mut [u8; LEN]) {
+        self.emit_of(PROTOCOL_UDP, 0, out);
+    }
+
+    /// Writes the header of a packet with `payload_len` bytes of another protocol.
+    pub(super) fn emit_of(&self, next_header: u8, payload_len: u16, out: &mut [u8; LEN]) {
         let vtf = 6 << 28 | u32::from(self.traffic_class) << 20 | self.flow_label & 0xf_ffff;
         put_u32(out, field::VTF, vtf);
-        put_u16(out, field::PAYLOAD_LEN, 0);
-        out[field::NEXT_HEADER] = PROTOCOL_UDP;
+        put_u16(out, field::PAYLOAD_LEN, payload_len);
+        out[field::NEXT_HEADER] = next_header;
         out[field::HOP_LIMIT] = self.hop_limit;
         out[field::SRC..field::DST].copy_from_slice(&self.src.octets());
         out[field::DST..].copy_from_slice(&self.dst.octets());

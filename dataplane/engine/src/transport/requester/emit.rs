@@ -6,7 +6,7 @@ use crate::memory::Access;
 use crate::transport::env::Env;
 use crate::transport::journal::Cause;
 use crate::transport::qp::Qp;
-use crate::transport::sge;
+use crate::transport::{responder, sge};
 use crate::verbs::{QpState, WcStatus, WrOpcode};
 use crate::wire::{ExtHeaders, HeaderSet, Opcode};
 
@@ -61,8 +61,7 @@ fn start(qp: &mut Qp, env: &mut Env<'_>) -> bool {
     if w.fence && (qp.req.reads_open > 0 || (w.op.is_local() && qp.req.head != index)) {
         return false;
     }
-    // What was let through the key before is in memory first; `responder::placed` comes back to it.
-    if w.op == WrOpcode::LocalInv && qp.resp.is_placing() {
+    if w.op == WrOpcode::LocalInv && !responder::may_invalidate(qp, env.now) {
         return false;
     }
     let error = match w.error {

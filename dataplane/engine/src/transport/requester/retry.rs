@@ -2,6 +2,7 @@
 //! responses, refusals, and payload that could not be fetched.
 
 use super::adaptive::Expiry;
+use super::response::acknowledge;
 use super::{Wait, complete};
 use crate::transport::env::{Env, count};
 use crate::transport::journal::{Cause, Kind, Retry};
@@ -183,6 +184,11 @@ pub(crate) fn fetch_fault(qp: &mut Qp, psn: Psn, env: &mut Env<'_>) {
     qp.tx_epoch = qp.tx_epoch.wrapping_add(1);
     if qp.transport == Transport::Ud {
         return super::datagram::fetch_fault(qp, psn, env);
+    }
+    if qp.transport == Transport::Uc {
+        // A QP's operations end in their order: those before it are out, or were lost here and not told yet. To go back to
+        // them would send them twice.
+        acknowledge(qp, psn, env);
     }
     // It may have been a retry of something acknowledged in the meantime: then only the packets that were
     // dropped behind it have to go out again.

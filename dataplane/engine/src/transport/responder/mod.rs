@@ -15,6 +15,7 @@ mod unreliable;
 
 pub(crate) use datagram::on_datagram;
 pub(crate) use effects::{flush, placed};
+pub(crate) use invalidate::may_invalidate;
 pub(crate) use read::{emit, fetch_fault};
 pub(crate) use request::on_request;
 pub(crate) use unreliable::on_unreliable;
@@ -22,6 +23,7 @@ pub(crate) use unreliable::on_unreliable;
 use super::MAX_PENDING;
 use super::sge::Cursor;
 use super::state::MAX_RD_ATOMIC;
+use crate::Nanos;
 use crate::descriptor::{NO_AH, Payload, Side, TxDesc};
 use crate::transport::env::Env;
 use crate::transport::qp::Qp;
@@ -31,6 +33,8 @@ use crate::wire::{ExtHeaders, Opcode, Operation, Psn};
 use effects::Effects;
 use read::ReadJob;
 
+const NEVER: Nanos = Nanos(u64::MAX);
+
 /// The responder half of a QP.
 #[repr(C)]
 pub(crate) struct Responder {
@@ -38,6 +42,8 @@ pub(crate) struct Responder {
     pub epsn: Psn,
     /// Newest PSN that is wholly done: placed, or answered.
     done: Psn,
+    /// From then on requests may have to wait for a local invalidation: [`invalidate::holds`].
+    hold_from: Nanos,
     /// Messages completed, 24 bits.
     msn: u32,
     /// The message in the middle of which we are.
@@ -90,6 +96,7 @@ impl Responder {
         Responder {
             epsn: Psn::new(0),
             done: Psn::new(0),
+            hold_from: NEVER,
             msn: 0,
             message: None,
             any_done: false,
@@ -122,6 +129,7 @@ impl Responder {
     /// Forgets everything.
     pub fn reset(&mut self) {
         self.set_psn(Psn::new(0));
+        self.hold_from = NEVER;
         self.msn = 0;
         self.message = None;
         self.any_done = false;

@@ -38,7 +38,7 @@ impl Refusal {
 /// Whether requests are heard at all; the first in RTR says that the connection is established (IBTA 11.6.3.1).
 #[inline]
 pub(super) fn listens(qp: &mut Qp, env: &mut Env<'_>) -> bool {
-    if qp.resp.dead {
+    if qp.resp.dead || (env.now >= qp.resp.hold_from && invalidate::holds(qp)) {
         count!(qp, env, rx_dropped);
         return false;
     }

@@ -426,3 +426,23 @@ fn uc_payload_that_cannot_be_fetched_is_a_local_protection_error() {
     assert_eq!(b.state(1), QpState::Rts);
     assert!(b.done(1).is_empty());
 }
+
+/// A packet that was lost before it, and not told of yet, is not sent after all: its request is complete.
+#[test]
+fn uc_a_fetch_that_fails_sends_nothing_again() {
+    let mut b = bench();
+    b.receive(64);
+    b.node(0).memory_faults.pending = 1000;
+    b.node(0).memory_faults.pending_ns = 1000;
+    let lost = b.post(WrOpcode::Send, 64);
+    b.node(0).poll(Nanos::ZERO);
+    b.node(0).memory_faults.fault = 1000;
+    let bad = b.post(WrOpcode::Send, 64);
+    b.node(0).poll(Nanos::ZERO);
+    let qp = b.ids[0];
+    b.node(0).lose_outgoing(qp);
+    b.run();
+    assert_eq!(b.done(0), [(lost, OK), (bad, WcStatus::LocProtErr)]);
+    assert_eq!(b.state(0), QpState::Sqe);
+    assert!(b.w.sent_by(0).is_empty(), "{:?}", b.w.sent_by(0));
+}

@@ -396,6 +396,42 @@ fn a_local_invalidation_waits_for_what_came_through_the_key() {
     assert_eq!(b.done(1)[0], (501, Success));
 }
 
+/// A peer that always has something on its way, into memory that takes its time, does not hold it up for ever.
+#[test]
+fn a_local_invalidation_ends_beside_a_peer_that_streams_into_slow_memory() {
+    let mut b = Bench::new();
+    let (key, at) = b.bound(WindowType::Two);
+    b.node(1).memory_faults = MemoryFaults::slow(500_000);
+    let (wr, list) = b.wr(Write, 3000);
+    let wr = SendWr {
+        rkey: key,
+        remote_addr: at + IOVA_SHIFT,
+        ..wr
+    };
+    // As much as the send queue takes, all the time.
+    let stream = |b: &mut Bench| {
+        let qp = b.ids[0];
+        while b.node(0).post_send(qp, wr, &list, &[]) {}
+        while b.w.poll() {}
+        b.w.now = b.w.next_time().expect("something on its way");
+    };
+    let begin = b.w.now;
+    while b.w.now - begin < Nanos(50_000_000) {
+        stream(&mut b);
+    }
+    b.post_at(1, local_inv(key));
+    let asked = b.w.now;
+    while b.node(1).completions.is_empty() {
+        stream(&mut b);
+        assert!(b.w.now - asked < Nanos(50_000_000), "it waits for ever");
+    }
+    let written = b.node(1).memory.read(at, 3000).to_vec();
+    b.run();
+    assert_eq!(b.done(1)[0], (501, Success));
+    assert_eq!(b.node(1).memory.read(at, 3000), written);
+    assert!(b.done(0).iter().any(|done| done.1 == RemAccessErr));
+}
+
 #[test]
 fn a_window_ends_with_its_qp() {
     let mut b = Bench::new();
