@@ -94,7 +94,27 @@ pub struct Decoded<'a> {
     pub data: &'a [u8],
 }
 
-impl Decoded<'_> {
+impl<'a> Decoded<'a> {
+    /// A record of a packet that nothing happened to.
+    pub fn untouched(
+        stamp: u64,
+        nic: u16,
+        outbound: bool,
+        len: u32,
+        data: &'a [u8],
+    ) -> Decoded<'a> {
+        Decoded {
+            stamp,
+            nic,
+            outbound,
+            original_len: len,
+            hits: [Hit::default(); MAX_NOTES],
+            hit_count: 0,
+            dropped_by: None,
+            data,
+        }
+    }
+
     /// Impairments that hit the packet.
     pub fn hits(&self) -> &[Hit] {
         &self.hits[..self.hit_count]

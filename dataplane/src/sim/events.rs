@@ -35,6 +35,9 @@ impl Sim {
         let Some((at, event)) = self.events.pop(limit) else {
             return false;
         };
+        if self.samples.is_due(at) {
+            self.sample(at);
+        }
         self.now = at;
         self.happen(event);
         true
@@ -46,6 +49,9 @@ impl Sim {
                 let at = link as usize;
                 self.packet_events += 1;
                 if let Some(frame) = self.links[at].left() {
+                    if let Some(recorder) = self.links[at].recorded[0] {
+                        self.note(recorder, at, frame, true);
+                    }
                     self.impair(at, frame);
                 }
                 self.serve(self.links[at].from);
@@ -60,7 +66,11 @@ impl Sim {
             }
             Event::Arrives { link, frame } => {
                 self.packet_events += 1;
-                match self.links[link as usize].to {
+                let at = link as usize;
+                if let Some(recorder) = self.links[at].recorded[1] {
+                    self.note(recorder, at, frame, false);
+                }
+                match self.links[at].to {
                     Point::Node(node) => self.arrive_at_node(node, frame),
                     Point::Port(switch, port) => self.arrive_at_switch(switch, port, frame),
                 }
@@ -103,7 +113,7 @@ impl Sim {
         for (own, other) in [(0, 1), (1, 0)] {
             let peer = (ends[other], self.nodes[ends[other]].rkey(), qps[other]);
             let node = &mut self.nodes[ends[own]];
-            node.connect(qps[own], peer, &config.attr, self.now, &mut self.shared);
+            node.connect(qps[own], id, peer, &config.attr, self.now, &mut self.shared);
         }
         for _ in 0..depth {
             self.nodes[config.from].post(id, &mut self.shared.flows);

@@ -101,6 +101,10 @@ pub struct Flow {
     pub config: FlowConfig,
     /// Its QPs at both ends, while they exist.
     pub qps: Option<[QpId; 2]>,
+    /// Payload bytes that were sent, at whichever end that is, retransmissions included.
+    pub sent: u64,
+    /// Payload bytes that have arrived, duplicates included.
+    pub received: u64,
     /// Messages that are complete.
     pub messages: u64,
     /// Bytes of them.
@@ -126,6 +130,8 @@ impl Flow {
             qps: None,
             messages: 0,
             bytes: 0,
+            sent: 0,
+            received: 0,
             first: Nanos::ZERO,
             last: Nanos::ZERO,
             finished: None,

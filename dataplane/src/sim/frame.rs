@@ -13,7 +13,7 @@ use super::NodeId;
 /// What a frame takes on an Ethernet beside its own bytes: FCS, preamble and inter-packet gap (IEEE 802.3).
 pub const WIRE_OVERHEAD: u32 = 24;
 /// The shortest frame, without FCS.
-const SHORTEST: u32 = 60;
+pub(super) const SHORTEST: u32 = 60;
 /// Ethernet, IPv4, UDP and BTH.
 const BASE: usize = ethernet::LEN + ipv4::LEN + udp::LEN + bth::LEN;
 

@@ -56,6 +56,8 @@ pub struct Link {
     pub overflowed: u64,
     pub(super) from: Point,
     pub(super) to: Point,
+    /// The recordings at its beginning and its end.
+    pub(super) recorded: [Option<u32>; 2],
     /// An event for [`Link::release`] is planned.
     pub(super) release_planned: Option<Nanos>,
     config: LinkConfig,
@@ -80,6 +82,7 @@ impl Link {
             overflowed: 0,
             from,
             to,
+            recorded: [None; 2],
             release_planned: None,
             config: *config,
             pauses: VecDeque::new(),

@@ -14,7 +14,9 @@ pub mod frame;
 pub mod link;
 pub mod loss;
 pub mod node;
+mod observe;
 mod queue;
+mod record;
 mod routes;
 pub mod switch;
 #[cfg(test)]
@@ -30,7 +32,9 @@ use frame::FrameId;
 pub use link::{Link, LinkConfig};
 use node::Shared;
 pub use node::{Node, NodeConfig};
+pub use observe::{Samples, Series, Watch};
 use queue::EventQueue;
+use record::Recorder;
 use roceline_engine::fabric::switch::{SwitchConfig, SwitchError};
 pub use switch::SwitchNode;
 
@@ -73,6 +77,8 @@ pub struct Sim {
     events: EventQueue<Event>,
     shared: Shared,
     packet_events: u64,
+    samples: Samples,
+    recorders: Vec<Recorder>,
     /// Of use within one event: what impairments let through.
     through: Vec<FrameId>,
     /// The same: ports of a switch whose pause has ended.
@@ -224,6 +230,9 @@ impl Sim {
     /// Goes on to a moment, what happens in it included. False if nothing will happen any more.
     pub fn run_until(&mut self, end: Nanos) -> bool {
         while self.step(end) {}
+        if self.samples.is_due(end) {
+            self.sample(end);
+        }
         self.now = self.now.max(end);
         self.events.len() > 0
     }

@@ -58,6 +58,7 @@ impl Default for NodeConfig {
 /// Who is at the other end of a QP, and how its packets look.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer {
+    pub flow: FlowId,
     pub node: NodeId,
     pub rkey: u32,
     pub qpn: u32,
@@ -253,6 +254,7 @@ impl Node {
     pub(super) fn connect(
         &mut self,
         qp: QpId,
+        flow: FlowId,
         (node, rkey, peer): (NodeId, u32, QpId),
         attr: &QpAttr,
         now: Nanos,
@@ -264,6 +266,7 @@ impl Node {
         }
         let udp_sport = udp_sport(attr.path.flow_label, qp.0, peer.0);
         self.peers[index] = Some(Peer {
+            flow,
             node,
             rkey,
             qpn: peer.0,
@@ -330,6 +333,9 @@ impl Node {
 
     /// A frame has arrived.
     pub(super) fn receive(&mut self, frame: &Frame, now: Nanos, shared: &mut Shared) {
+        if let Some(peer) = self.peer(QpId(frame.dest_qpn)) {
+            shared.flows[peer.flow].received += u64::from(frame.payload);
+        }
         let queues = &mut Receives { lkey: self.mr.lkey };
         self.engine
             .rx(&frame.packet(), 0, now, queues, &mut shared.out);
@@ -369,10 +375,13 @@ impl Node {
         while !shared.out.is_empty() {
             std::mem::swap(&mut shared.out, &mut shared.spare);
             for at in 0..shared.spare.tx.len() {
-                if let Some(frame) = self.frame(&shared.spare.tx[at]) {
-                    let id = shared.frames.insert(frame);
-                    shared.sent.push(id);
-                }
+                let desc = &shared.spare.tx[at];
+                let Some(peer) = self.peer(desc.qp) else {
+                    continue;
+                };
+                shared.flows[peer.flow].sent += u64::from(desc.len);
+                let id = shared.frames.insert(self.frame(desc, peer));
+                shared.sent.push(id);
             }
             for place in &shared.spare.place {
                 let (qp, epoch, side) = (place.qp, place.epoch, place.side);
@@ -405,9 +414,8 @@ impl Node {
         }
     }
 
-    fn frame(&self, desc: &TxDesc) -> Option<Frame> {
-        let peer = self.peer(desc.qp)?;
-        Some(Frame {
+    fn frame(&self, desc: &TxDesc, peer: &Peer) -> Frame {
+        Frame {
             ext: desc.ext,
             src: self.id as u32,
             dst: peer.node as u32,
@@ -420,7 +428,7 @@ impl Node {
             traffic_class: peer.traffic_class,
             ack_req: desc.ack_req,
             solicited: desc.solicited,
-        })
+        }
     }
 }
 
@@ -448,7 +456,7 @@ pub(super) mod tests {
         config.attr.path_mtu = mtu;
         let qp = node.create_qp(1);
         let peer = (1, node.rkey(), QpId(1));
-        node.connect(qp, peer, &config.attr, Nanos::ZERO, &mut shared);
+        node.connect(qp, 0, peer, &config.attr, Nanos::ZERO, &mut shared);
         shared.flows.push(Flow::new(&config));
         shared.flows[0].qps = Some([qp, QpId(1)]);
         node.post(0, &mut shared.flows);
