@@ -336,6 +336,8 @@ pub struct Lcore {
     pub empty_polls: u64,
     /// Times it slept.
     pub sleeps: u64,
+    /// Microseconds during which the kernel kept it from running, and its clock stood still.
+    pub lost_us: u64,
 }
 
 /// Answers a question with JSON text.
@@ -650,6 +652,7 @@ fn lcores(all: &[(u32, Snapshot)]) -> Vec<Lcore> {
             polls: s.lcore.polls,
             empty_polls: s.lcore.empty_polls,
             sleeps: s.lcore.sleeps,
+            lost_us: s.lcore.lost_us,
         })
         .collect()
 }

@@ -202,6 +202,7 @@ fn sleep(lcore: &mut Lcore, now: Nanos) {
             c.bells.any(c.bell_limit) || !c.sends.is_empty() || c.helper.has_outcome()
         });
     if !awake && longest > Nanos::ZERO {
+        lcore.clock.will_sleep(longest);
         lcore.idle.wait(longest);
     }
     set_sleeping(lcore, false);

@@ -588,4 +588,6 @@ pub struct LcoreSnapshot {
     pub empty_polls: u64,
     /// Times it slept.
     pub sleeps: u64,
+    /// Microseconds during which the kernel kept it from running, and its clock stood still.
+    pub lost_us: u64,
 }

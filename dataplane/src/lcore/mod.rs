@@ -7,6 +7,7 @@
 
 mod ah;
 mod atomic;
+mod clock;
 mod commands;
 mod congestion;
 mod context;
@@ -43,7 +44,6 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Thread;
-use std::time::Instant;
 
 use roceline_engine::{Counters, EngineConfig, Nanos, Outputs};
 use slab::Slab;
@@ -56,6 +56,7 @@ use crate::memory::helper::LcoreWake;
 use crate::nic::NicInfo;
 use crate::port::{Mempool, Port};
 use crate::watchdog::Heart;
+use clock::Clock;
 use commands::close;
 use context::{Context, ContextKey};
 use idle::Idle;
@@ -112,7 +113,7 @@ pub struct Lcore {
     idle: Idle,
     helper_cpus: Arc<[usize]>,
     cpu: Option<usize>,
-    start: Instant,
+    clock: Clock,
     event_retry: Nanos,
     maintain_at: Nanos,
     polls: u64,
@@ -175,7 +176,7 @@ impl Lcore {
             wake,
             helper_cpus: config.helper_cpus,
             cpu: config.cpu,
-            start: Instant::now(),
+            clock: Clock::new(),
             event_retry: Nanos::ZERO,
             maintain_at: Nanos::ZERO,
             polls: 0,
@@ -201,7 +202,7 @@ impl Lcore {
     pub fn run(&mut self, stop: &AtomicBool) {
         self.heart.begin();
         while !stop.load(Ordering::Relaxed) {
-            let now = Nanos(self.start.elapsed().as_nanos() as u64);
+            let now = self.clock.now();
             let work = self.poll(now, &mut NoProbe);
             idle::rest(self, work, now);
         }
@@ -210,7 +211,7 @@ impl Lcore {
 
     /// One poll at the present time; gives the number of things done. For callers that are the loop themselves.
     pub fn turn<P: Probe>(&mut self, probe: &mut P) -> usize {
-        let now = Nanos(self.start.elapsed().as_nanos() as u64);
+        let now = self.clock.now();
         self.poll(now, probe)
     }
 

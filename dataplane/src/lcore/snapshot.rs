@@ -16,6 +16,7 @@ pub fn counters(lcore: &Lcore) -> Snapshot {
             polls: lcore.polls,
             empty_polls: lcore.empty_polls,
             sleeps: lcore.idle.sleeps(),
+            lost_us: lcore.clock.lost().0 / 1000,
         },
         ..Snapshot::default()
     };

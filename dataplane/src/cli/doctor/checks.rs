@@ -42,6 +42,7 @@ pub(super) fn all(socket: &Path) -> Vec<Finding> {
     ];
     findings.splice(2..2, super::memory::all());
     if let Ok(daemon) = &daemon {
+        findings.push(super::polling::polling(&daemon.lcores));
         findings.push(impairments(&daemon.rules));
         findings.push(links(&daemon.ports));
         findings.push(addresses(&daemon.neighbours));

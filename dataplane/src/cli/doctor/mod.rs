@@ -3,6 +3,7 @@
 mod checks;
 mod limits;
 mod memory;
+mod polling;
 
 use std::io::{self, Write};
 use std::path::Path;

@@ -78,6 +78,7 @@ fn the_command_lines_questions_are_answered() {
             polls: 10,
             empty_polls: 4,
             sleeps: 2,
+            lost_us: 3,
         },
         more: None,
     };
