@@ -1,4 +1,5 @@
 /* See wrapper.h. */
+#define ALLOW_EXPERIMENTAL_API /* rte_eth_dev_priority_flow_ctrl_queue_configure */
 #include "wrapper.h"
 
 #include <stdio.h>
@@ -67,6 +68,64 @@ int rl_port_link(uint16_t port, struct rl_link *link)
 	link->speed_mbps = l.link_speed;
 	link->up = l.link_status == RTE_ETH_LINK_UP;
 	return 0;
+}
+
+/* Of one priority: by the older call, or by the one that speaks of queues, of which there is one. */
+static int priority_pause(uint16_t port, const struct rl_pause *pause, uint8_t priority, int on)
+{
+	struct rte_eth_pfc_conf conf;
+	struct rte_eth_pfc_queue_conf queue;
+	int ret;
+
+	memset(&conf, 0, sizeof(conf));
+	conf.priority = priority;
+	conf.fc.mode = on ? RTE_ETH_FC_FULL : RTE_ETH_FC_NONE;
+	conf.fc.pause_time = pause->quanta;
+	conf.fc.high_water = pause->xoff;
+	conf.fc.low_water = pause->xon;
+	conf.fc.send_xon = 1;
+	ret = rte_eth_dev_priority_flow_ctrl_set(port, &conf);
+	if (ret != -ENOTSUP)
+		return ret;
+	memset(&queue, 0, sizeof(queue));
+	queue.mode = conf.fc.mode;
+	queue.rx_pause.tc = priority;
+	queue.tx_pause.tc = priority;
+	queue.tx_pause.pause_time = pause->quanta;
+	return rte_eth_dev_priority_flow_ctrl_queue_configure(port, &queue);
+}
+
+int rl_port_pause(uint16_t port, const struct rl_pause *pause)
+{
+	struct rte_eth_fc_conf conf;
+	uint8_t p;
+	int ret;
+
+	if (pause->mode == RL_PAUSE_PRIORITY) {
+		for (p = 0; p < 8; p++) {
+			if (!(pause->priorities >> p & 1))
+				continue;
+			ret = priority_pause(port, pause, p, 1);
+			if (ret != 0) {
+				/* All or none. */
+				while (p-- > 0)
+					if (pause->priorities >> p & 1)
+						priority_pause(port, pause, p, 0);
+				return ret;
+			}
+		}
+		return 0;
+	}
+	memset(&conf, 0, sizeof(conf));
+	ret = rte_eth_dev_flow_ctrl_get(port, &conf);
+	if (ret != 0)
+		return ret;
+	conf.mode = pause->mode == RL_PAUSE_GLOBAL ? RTE_ETH_FC_FULL : RTE_ETH_FC_NONE;
+	conf.pause_time = pause->quanta;
+	conf.high_water = pause->xoff;
+	conf.low_water = pause->xon;
+	conf.send_xon = 1;
+	return rte_eth_dev_flow_ctrl_set(port, &conf);
 }
 
 int rl_port_probe(const char *devargs)

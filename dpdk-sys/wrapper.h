@@ -29,6 +29,7 @@ enum {
 	RL_MBUF_PKT_LEN = offsetof(struct rte_mbuf, pkt_len),
 	RL_MBUF_DATA_LEN = offsetof(struct rte_mbuf, data_len),
 	RL_MBUF_BUF_LEN = offsetof(struct rte_mbuf, buf_len),
+	RL_MBUF_VLAN_TCI = offsetof(struct rte_mbuf, vlan_tci),
 };
 
 /* What rte_eth_link_get_nowait says, without its bit fields. */
@@ -57,6 +58,17 @@ struct rl_port_info {
 	int socket;
 };
 
+/* Pauses that the hardware itself sends and obeys. */
+enum rl_pause_mode { RL_PAUSE_OFF, RL_PAUSE_PRIORITY, RL_PAUSE_GLOBAL };
+
+struct rl_pause {
+	enum rl_pause_mode mode;
+	uint8_t priorities; /* bit n: priority n */
+	uint16_t quanta;
+	uint32_t xoff;
+	uint32_t xon;
+};
+
 int rl_errno(void);
 int rl_has_lcore_id(void);
 void rl_log_to_stderr(void);
@@ -68,6 +80,8 @@ int rl_mbuf_linearize(struct rte_mbuf *mbuf);
 
 int rl_port_info(uint16_t port, struct rl_port_info *info);
 int rl_port_link(uint16_t port, struct rl_link *link);
+/* 0, or a negative errno; -ENOTSUP where the driver cannot. */
+int rl_port_pause(uint16_t port, const struct rl_pause *pause);
 
 /* What changes a port's state; none of them runs beside a handler of net_memif (memif_guard.c). */
 int rl_port_probe(const char *devargs);

@@ -18,7 +18,10 @@ use roceline::lcore::probe::NoProbe;
 use roceline::lcore::tap::{Clock, Store, Tap, TapId};
 use roceline::memory::{Mapping, MemoryFile, Range, Reach};
 use roceline_engine::AckPolicy;
+use roceline_engine::congestion::pfc::{PauseMode, PfcSettings};
 use roceline_engine::verbs::{Mtu, QpState, Sge, WrOpcode};
+use roceline_engine::wire::PauseFrame;
+use roceline_engine::wire::pause::LEN as LEN_OF_PAUSE;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
@@ -135,6 +138,9 @@ fn the_loop_allocates_nothing_while_data_flows() {
     impair(&mut pair);
     data_flows(&mut pair, 0, 0);
     data_flows(&mut pair, BYTES, BYTES);
+    pause(&mut pair);
+    data_flows(&mut pair, 0, 0);
+    data_flows(&mut pair, BYTES, BYTES);
     let mut records = Vec::new();
     assert!(drainer.read(&mut records), "the tap heard something");
     overflow(&mut pair);
@@ -196,6 +202,36 @@ fn impair(pair: &mut Pair) {
                     .unwrap();
             }
         }
+    }
+}
+
+/// Turns pauses on, and lets both NICs be paused for a while.
+fn pause(pair: &mut Pair) {
+    let settings = PfcSettings {
+        mode: PauseMode::Pfc,
+        priorities: 1,
+        ..PfcSettings::default()
+    };
+    for nic in 0..2 {
+        pair.lcore.set_pause(nic as usize, &settings);
+        let mut frame = [0; LEN_OF_PAUSE];
+        let stop = PauseFrame::Priority {
+            enabled: 1,
+            quanta: [u16::MAX; 8],
+        };
+        stop.emit(&[2, 0, 0, 0, 0, 9], &mut frame);
+        let (reply, answer) = sync_channel(1);
+        let request = Request {
+            context: ContextId(0),
+            command: Command::Inject {
+                nic,
+                frames: vec![frame.into()],
+            },
+            reply,
+        };
+        pair.mailbox().send(nic, request).unwrap();
+        pair.lcore.turn(&mut NoProbe);
+        assert!(matches!(answer.try_recv(), Ok(Reply::Injected { .. })));
     }
 }
 

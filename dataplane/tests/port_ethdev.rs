@@ -7,6 +7,7 @@ use roceline::port::{
     Burst, Eal, EalConfig, Ethdev, EthdevConfig, Huge, Mempool, MempoolConfig, Port, PortError,
     RX_BURST,
 };
+use roceline_engine::congestion::pfc::{PauseMode, PfcSettings};
 
 fn eal() -> Eal {
     Eal::init(&EalConfig {
@@ -166,6 +167,15 @@ fn null_sends_and_receives(eal: &Eal) {
     assert!(!port.has_rx_interrupt());
     assert!(port.link().up);
     assert!(port.describe().contains("net_null"), "{}", port.describe());
+    // No virtual driver pauses by itself, so Roceline does.
+    for mode in [PauseMode::Pfc, PauseMode::Global, PauseMode::Off] {
+        let settings = PfcSettings {
+            mode,
+            ..PfcSettings::default()
+        };
+        let threshold = settings.threshold(10_000_000_000, 1500).unwrap();
+        assert!(!port.set_pause(&settings, threshold), "{mode:?}");
+    }
     drop(port);
     assert_eq!(pool.available(), 512);
 

@@ -1,15 +1,17 @@
 //! A program whose memory is slow holds back its NIC, which then loses nothing: READ responses beyond those that the engine
-//! can keep waiting would be dropped and asked for again, though the link is lossless.
+//! can keep waiting would be dropped and asked for again, though the link is lossless. With pauses on, the other end is told to stop
+//! before the link is full.
 
 use std::fs;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use roceline::bench::Pair;
 use roceline::bench::producer::SIGNALED;
-use roceline::lcore::message::{Command, Cursor, Reply};
+use roceline::lcore::message::{Command, Cursor, NicSnapshot, Reply};
 use roceline::lcore::probe::NoProbe;
+use roceline_engine::congestion::pfc::{PauseMode, PfcSettings};
 use roceline_engine::verbs::{Mtu, Sge, WrOpcode};
 use roceline_engine::{AckPolicy, Nanos};
 
@@ -44,9 +46,9 @@ fn first_memory_thread() -> libc::pid_t {
         .1
 }
 
-#[test]
-fn slow_memory_costs_a_lossless_link_no_packet() {
-    let mut pair = Pair::new(AckPolicy::Coalesced, Mtu::M256, 6).unwrap();
+/// The program on `roce0` reads [`BYTES`] from the one on `roce1` while its memory stands still, until `enough` says so of the counters of
+/// both NICs; then it goes on.
+fn read_slowly(pair: &mut Pair, mut enough: impl FnMut(&[NicSnapshot]) -> bool) {
     let source: Vec<u8> = (0..BYTES).map(|i| (i * 7 % 251) as u8).collect();
     let target = vec![0u8; BYTES];
     let lcore = &mut pair.lcore;
@@ -61,6 +63,7 @@ fn slow_memory_costs_a_lossless_link_no_packet() {
     };
     let (to, from) = (register(&pair.a, &target), register(&pair.b, &source));
 
+    HELD.store(false, Ordering::SeqCst);
     let mut gate = [0; 2];
     // SAFETY: a pipe, and a handler that only makes async-signal-safe calls, for a thread of ours.
     unsafe {
@@ -95,16 +98,15 @@ fn slow_memory_costs_a_lossless_link_no_packet() {
     // The loop's time is the test's, so that neither a retry timer nor the patience with slow memory ends however long this
     // takes.
     let lcore = &mut pair.lcore;
-    let mut now = Nanos::from_millis(1_000_000);
+    let mut now = Nanos(NOW.load(Ordering::SeqCst));
     let mut poll = |times: u32| {
         for _ in 0..times {
             now = now + Nanos(10);
             lcore.poll(now, &mut NoProbe);
         }
     };
-    // Until the sender can send no more.
     loop {
-        assert!(Instant::now() < end, "the link does not fill");
+        assert!(Instant::now() < end, "the sender does not stop");
         poll(32);
         let Ok(Reply::Snapshot(all)) = pair
             .b
@@ -113,13 +115,12 @@ fn slow_memory_costs_a_lossless_link_no_packet() {
         else {
             panic!("no snapshot");
         };
-        let of_b = |name: &str| all.nics[1].port.iter().find(|(n, _)| *n == name).unwrap().1;
-        if of_b("tx_backpressure") > 0 {
+        if enough(&all.nics) {
             break;
         }
         let sent = all.nics[1].counters.rdma_tx_packets;
         assert!(
-            sent < BYTES as u64 / 256,
+            sent < 2 * BYTES as u64 / 256,
             "the NIC took in more than it can keep waiting"
         );
         thread::yield_now();
@@ -134,6 +135,7 @@ fn slow_memory_costs_a_lossless_link_no_packet() {
         }
         thread::yield_now();
     };
+    NOW.store(now.0, Ordering::SeqCst);
     assert_eq!(done.status, 0);
     // Read anew: the daemon's side wrote it.
     assert!(std::hint::black_box(&target) == &source, "wrong bytes");
@@ -150,4 +152,81 @@ fn slow_memory_costs_a_lossless_link_no_packet() {
         );
         assert_eq!(pair.lcore.nic_counts(nic).rx_memory_overrun, 0);
     }
+}
+
+/// Of the loop, in nanoseconds.
+static NOW: AtomicU64 = AtomicU64::new(1_000_000_000_000_000);
+
+fn count(nic: &NicSnapshot, name: &str) -> u64 {
+    let mut named = nic.pause.named().chain(nic.port.iter().copied());
+    named.find(|(n, _)| *n == name).expect(name).1
+}
+
+/// What both NICs counted.
+fn counted(pair: &mut Pair) -> Vec<NicSnapshot> {
+    let (lcore, now) = (&mut pair.lcore, Nanos(NOW.load(Ordering::SeqCst)));
+    let reply = pair.b.producer.command(Command::Counters, &mut || {
+        lcore.poll(now, &mut NoProbe);
+    });
+    match reply {
+        Ok(Reply::Snapshot(all)) => all.nics,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn slow_memory_costs_a_lossless_link_no_packet() {
+    let mut pair = Pair::new(AckPolicy::Coalesced, Mtu::M256, 6).unwrap();
+    // Until the sender can send no more.
+    read_slowly(&mut pair, |nics| count(&nics[1], "tx_backpressure") > 0);
+    let pushed_back = count(&counted(&mut pair)[1], "tx_backpressure");
+
+    // A pause lasts for 5.12 us, so it is asked for again every 256 polls.
+    let settings = PfcSettings {
+        mode: PauseMode::Pfc,
+        priorities: 1,
+        quanta: 1000,
+        buffer_bytes: 64 << 10,
+        ..PfcSettings::default()
+    };
+    pair.lcore.set_pause(0, &settings);
+    pair.lcore.set_pause(1, &settings);
+    let (mut stopped_at, mut looks) = (0, 0);
+    let mut last = (0, 0, 0);
+    read_slowly(&mut pair, |nics| {
+        let asked = count(&nics[0], "tx_prio0_pause");
+        let sent = nics[1].counters.rdma_tx_packets;
+        // Long after the first pause has come to it, the sender is as silent as it was then.
+        if asked > 2 {
+            looks += 1;
+            stopped_at = if looks == 1 { sent } else { stopped_at };
+            assert_eq!(sent, stopped_at, "sent in a pause");
+        }
+        last = (
+            asked,
+            count(&nics[1], "rx_prio0_pause"),
+            count(&nics[1], "rx_prio0_pause_transition"),
+        );
+        looks == 100
+    });
+    assert!(
+        last.0 >= 10 && last.0 - last.1 <= 1 && last.2 == 0,
+        "{last:?}"
+    );
+    let nics = counted(&mut pair);
+    let (a, b) = (&nics[0], &nics[1]);
+    assert_eq!(
+        count(b, "tx_backpressure"),
+        pushed_back,
+        "the link was full"
+    );
+    assert!(count(b, "rx_prio0_pause_duration") >= 20 && count(b, "rx_prio0_pause_transition") > 0);
+    assert!(count(a, "tx_prio0_pause_duration") >= count(b, "rx_prio0_pause_duration"));
+    assert_eq!(
+        (
+            count(a, "rx_prio0_discards"),
+            count(a, "tx_pause_storm_warning_events")
+        ),
+        (0, 0)
+    );
 }

@@ -25,7 +25,8 @@ Examples:
   roceline stat --qp 0x000102      # of one queue pair; `roceline show qps` has the numbers
 
 The names are those of /sys/class/infiniband/DEVICE/ports/1/hw_counters and .../counters on an
-mlx5 NIC, where monitoring tools look for them; `port` counts what the packet driver saw.
+mlx5 NIC, where monitoring tools look for them; `ethtool` those of pauses and priorities in
+`ethtool -S` there; `port` counts what the packet driver saw.
 docs/counters.md says what each one counts.";
 
 /// Show counters
@@ -118,6 +119,7 @@ fn as_columns(reply: QpsReply) -> StatReply {
             name: format!("{}/{:#08x}", qp.device, qp.qpn),
             hw_counters: all,
             counters: BTreeMap::new(),
+            ethtool: BTreeMap::new(),
             port: BTreeMap::new(),
         }
     };
@@ -126,11 +128,16 @@ fn as_columns(reply: QpsReply) -> StatReply {
     }
 }
 
-const GROUPS: [&str; 3] = ["hw", "counters", "port"];
+const GROUPS: [&str; 4] = ["hw", "counters", "ethtool", "port"];
 
 /// A device's counters by group, in the order of [`GROUPS`].
-fn groups(device: &DeviceStat) -> [&BTreeMap<String, u64>; 3] {
-    [&device.hw_counters, &device.counters, &device.port]
+fn groups(device: &DeviceStat) -> [&BTreeMap<String, u64>; 4] {
+    [
+        &device.hw_counters,
+        &device.counters,
+        &device.ethtool,
+        &device.port,
+    ]
 }
 
 /// A row for each counter, a column for each device; with `since`, another for its growth in a second.
@@ -204,6 +211,7 @@ mod tests {
             name: name.into(),
             hw_counters: BTreeMap::from([("out_of_sequence".into(), 0)]),
             counters: BTreeMap::from([("port_xmit_packets".into(), packets)]),
+            ethtool: BTreeMap::new(),
             port: BTreeMap::from([("rx_packets".into(), 1)]),
         };
         StatReply {

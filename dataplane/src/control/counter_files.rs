@@ -73,6 +73,8 @@ struct Nic {
     up: Option<bool>,
     lifespan: Duration,
     written_at: Option<Instant>,
+    /// Storms of pauses that the log was told of.
+    storms: (u64, u64),
     /// What the files say.
     files: Vec<CounterFile>,
 }
@@ -94,6 +96,29 @@ impl Nic {
     }
 }
 
+impl Nic {
+    /// Tells the log of storms of pauses that were found since the last look: received ones, and our own.
+    fn follow_storms(&mut self, now: (u64, u64)) {
+        let before = std::mem::replace(&mut self.storms, now);
+        if now.0 > before.0 {
+            tracing::warn!(
+                nic = self.name,
+                storms = now.0,
+                "paused by the other end without a break for longer than watchdog_rx_limit: its pauses are ignored until they stop; \
+                 `roceline stat` has rx_prioN_pause_duration"
+            );
+        }
+        if now.1 > before.1 {
+            tracing::warn!(
+                nic = self.name,
+                storms = now.1,
+                "paused the other end without a break for longer than watchdog_tx_limit: packets that find no room are dropped until \
+                 there is; a program's memory does not keep up"
+            );
+        }
+    }
+}
+
 struct Writer {
     tree: Tree,
     nics: Vec<Nic>,
@@ -111,6 +136,7 @@ impl Writer {
             up: None,
             lifespan: Tree::LIFESPAN,
             written_at: None,
+            storms: (0, 0),
             files: counter_files(&NicCounters::default()),
         });
         Writer {
@@ -168,6 +194,7 @@ impl Writer {
                     counters.add(part);
                 }
             }
+            nic.follow_storms(counters.storms());
             let files = counter_files(&counters);
             match self.tree.update(&nic.name, &nic.files, &files) {
                 Ok(()) => {

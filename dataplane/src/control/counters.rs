@@ -6,6 +6,7 @@
 
 use roceline_engine::Counters;
 
+use crate::lcore::PauseReport;
 use crate::lcore::message::NicSnapshot;
 
 /// Names of mlx5 whose mechanism does not exist here, so they stay zero: dynamic connections, slow restart, and
@@ -48,12 +49,14 @@ pub struct NicCounters {
     discards: u64,
     link_downed: u64,
     multicast: [u64; 2],
+    pause: PauseReport,
 }
 
 impl NicCounters {
     /// Adds what one lcore counted.
     pub fn add(&mut self, part: &NicSnapshot) {
         self.transport.add(&part.counters);
+        self.pause.add(&part.pause);
         for (name, n) in &part.port {
             let sum = match *name {
                 "link_downed" => &mut self.link_downed,
@@ -70,6 +73,16 @@ impl NicCounters {
     pub fn hw(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
         let still = STILL_HW.into_iter().map(|name| (name, 0));
         self.transport.iter().chain(still)
+    }
+
+    /// Files of `ethtool`: what `ethtool -S` shows of pauses and priorities.
+    pub fn ethtool(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+        self.pause.named()
+    }
+
+    /// Storms of pauses: received ones, and our own.
+    pub fn storms(&self) -> (u64, u64) {
+        self.pause.storms()
     }
 
     /// Files of `counters`.
@@ -175,6 +188,14 @@ mod tests {
         let document = include_str!("../../../docs/counters.md");
         for (name, _) in NicCounters::default().hw() {
             assert!(document.contains(&format!("`{name}`")), "{name}");
+        }
+        for (name, _) in NicCounters::default().ethtool() {
+            // Those of priorities are there once, as rx_prioN_pause.
+            let general = match name.split_once("_prio") {
+                Some((side, rest)) => format!("{side}_prioN{}", &rest[1..]),
+                None => name.to_string(),
+            };
+            assert!(document.contains(&format!("`{general}`")), "{general}");
         }
     }
 

@@ -310,6 +310,9 @@ pub struct DeviceStat {
     pub hw_counters: BTreeMap<String, u64>,
     /// Port counters under the names of the `counters` folder in sysfs; `port_*_data` in words of 4 bytes.
     pub counters: BTreeMap<String, u64>,
+    /// Pauses and priorities under the names that `ethtool -S` shows for an mlx5 port.
+    #[serde(default)]
+    pub ethtool: BTreeMap<String, u64>,
     /// Counters of the port driver: packets, bytes, drops and their causes.
     pub port: BTreeMap<String, u64>,
 }
@@ -597,6 +600,7 @@ fn stat(nic: &NicInfo, all: &[(u32, Snapshot)]) -> DeviceStat {
         name: nic.name.clone(),
         hw_counters: named(&mut sysfs.hw()),
         counters: named(&mut sysfs.port()),
+        ethtool: named(&mut sysfs.ethtool()),
         port,
     }
 }

@@ -10,5 +10,6 @@ pub fn set(lcore: &mut Lcore, nic: u32, settings: &Settings) -> Result<Reply, (i
         return Err((libc::ENODEV, format!("NIC {nic} does not exist")));
     };
     nic.settings = *settings;
+    nic.set_pause(&settings.pfc, lcore.shared.now);
     Ok(Reply::Done)
 }

@@ -16,6 +16,7 @@ use super::context::{Context, LostBehind, Mr, Op, OpEnd, Qp, Then, side_index};
 use super::multicast;
 use super::nic::{Fetched, LOOPBACK_LIMIT, Nic, Placed, Shared, TX_LIMIT};
 use super::overflow;
+use super::pause;
 use super::queue::CqFull;
 use super::srq;
 use crate::memory::helper::{CAPACITY, Direction, Piece};
@@ -367,6 +368,17 @@ fn build_packet(nic: &mut Nic, shared: &mut Shared, desc: &TxDesc, slices: &[Mem
     };
     if desc.ah != NO_AH {
         template.set_dest_qpn(mbuf.data_mut(), desc.dest_qpn);
+    }
+    if nic.tags {
+        let priority = match desc.ah {
+            NO_AH => nic.engine.priority(desc.qp),
+            ah => nic
+                .ahs
+                .get(ah as usize)
+                .and_then(Option::as_ref)
+                .map(|ah| ah.path.sl),
+        };
+        mbuf.set_tci(u16::from(priority.unwrap_or(0)) << pause::PCP_SHIFT);
     }
     qp.ip_id = qp.ip_id.wrapping_add(1);
     // Pad bytes are zero and under the ICRC.

@@ -179,6 +179,15 @@ fn sleep(lcore: &mut Lcore, now: Nanos) {
             std::thread::yield_now();
             return;
         }
+        if let Some(pause) = &nic.pause {
+            if pause.has_work() {
+                std::thread::yield_now();
+                return;
+            }
+            if let Some(deadline) = pause.next_deadline() {
+                longest = longest.min(deadline.saturating_sub(now));
+            }
+        }
         if nic.polled {
             longest = longest.min(POLLED_PORT);
         }

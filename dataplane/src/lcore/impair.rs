@@ -205,6 +205,7 @@ fn copy(mbuf: &Mbuf, pool: &Mempool) -> Option<Mbuf> {
     let mut copy = pool.alloc()?;
     copy.set_len(mbuf.len())?.copy_from_slice(mbuf.data());
     notes::copy(mbuf, &mut copy);
+    copy.set_tci(mbuf.tci());
     Some(copy)
 }
 

@@ -12,6 +12,7 @@ use roceline_engine::wire::Gid;
 use roceline_engine::{Counters, Nanos, PostMortem};
 use serde::Serialize;
 
+use super::pause::PauseReport;
 use super::tap::{Tap, TapId};
 use crate::congestion::Settings;
 use crate::impair::Place;
@@ -512,6 +513,9 @@ pub struct NicSnapshot {
     pub counters: Counters,
     /// Port counters by name: packets and bytes, drops and their causes, mempool exhaustion.
     pub port: Vec<(&'static str, u64)>,
+    /// Pauses and priorities of the port.
+    #[serde(skip)]
+    pub pause: PauseReport,
     /// Open contexts.
     pub contexts: u32,
     /// Memory regions.

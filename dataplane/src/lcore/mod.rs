@@ -28,6 +28,7 @@ mod notes;
 mod notify;
 mod others;
 mod overflow;
+mod pause;
 mod post_mortems;
 pub mod probe;
 mod program;
@@ -51,6 +52,7 @@ use slab::Slab;
 pub use idle::IdlePolicy;
 pub use mailbox::Mailbox;
 pub use nic::NicCounts;
+pub use pause::PauseReport;
 
 use crate::memory::helper::LcoreWake;
 use crate::nic::NicInfo;
@@ -148,7 +150,19 @@ impl Lcore {
         Ok(Lcore {
             nics: nics
                 .into_iter()
-                .map(|n| Nic::new(n.info, n.port, n.polled, n.engine))
+                .map(|n| {
+                    let mut nic = Nic::new(n.info, n.port, n.polled, n.engine);
+                    let pause = nic.settings.pfc;
+                    nic.set_pause(&pause, Nanos::ZERO);
+                    if pause.is_on() {
+                        let by = match nic.port_pauses {
+                            true => "the port's hardware",
+                            false => "the polling thread",
+                        };
+                        tracing::info!(nic = nic.info.name, by, mode = ?pause.mode, "pauses on");
+                    }
+                    nic
+                })
                 .collect(),
             shared: Shared {
                 contexts: Slab::new(),

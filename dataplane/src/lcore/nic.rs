@@ -14,6 +14,7 @@ use super::impair::NicImpair;
 use super::multicast::Groups;
 use super::mw::Windows;
 use super::others::Others;
+use super::pause::NicPause;
 use super::program::Programs;
 use super::tap::Taps;
 use crate::congestion::Settings;
@@ -80,6 +81,12 @@ pub struct Nic {
     pub others: Others,
     /// Congestion control and pauses.
     pub settings: Settings,
+    /// Pauses of its port, if they are or were on.
+    pub pause: Option<Box<NicPause>>,
+    /// What it sends gets an 802.1Q tag with its priority, as its pauses go by PCP.
+    pub tags: bool,
+    /// The port's hardware pauses and is paused by itself.
+    pub port_pauses: bool,
 }
 
 /// A received packet while the transport judges it, and what a placement of it needs to know.
@@ -95,15 +102,17 @@ pub struct RxSlot {
 /// Packets that the transport never saw or never sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NicCounts {
-    /// Received, neither RoCE v2 nor of the next three kinds.
+    /// Received, neither RoCE v2 nor of the next four kinds.
     pub rx_not_roce: u64,
+    /// Received MAC control (pause frames) while pauses are off.
+    pub rx_mac_control: u64,
     /// ARP received.
     pub rx_arp: u64,
     /// ICMP received.
     pub rx_icmp: u64,
     /// ICMPv6 received: neighbour discovery and echo.
     pub rx_icmpv6: u64,
-    /// Of these three kinds, dropped since too many came at once.
+    /// Of the last three kinds, dropped since too many came at once.
     pub rx_others_dropped: u64,
     /// Received RoCE for an address that is not ours.
     pub rx_not_ours: u64,
@@ -157,6 +166,9 @@ impl Nic {
             impair: NicImpair::default(),
             others: Others::default(),
             settings,
+            pause: None,
+            tags: false,
+            port_pauses: false,
         }
     }
 }

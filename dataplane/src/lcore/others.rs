@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread::Thread;
 
 use roceline_engine::wire::ethernet;
-use roceline_engine::wire::{HeaderTemplate, arp, icmp, icmpv6, ipv4, ipv6, udp_sport};
+use roceline_engine::wire::{HeaderTemplate, arp, icmp, icmpv6, ipv4, ipv6, pause, udp_sport};
 
 use super::Lcore;
 use super::message::Reply;
@@ -34,6 +34,10 @@ impl Others {
             Kind::Arp => &mut counts.rx_arp,
             Kind::Icmp => &mut counts.rx_icmp,
             Kind::Icmpv6 => &mut counts.rx_icmpv6,
+            Kind::MacControl => {
+                counts.rx_mac_control += 1;
+                return;
+            }
             Kind::Other => {
                 counts.rx_not_roce += 1;
                 return;
@@ -53,6 +57,8 @@ enum Kind {
     Arp,
     Icmp,
     Icmpv6,
+    /// For the port, which has no use for it.
+    MacControl,
     Other,
 }
 
@@ -63,6 +69,7 @@ fn kind(frame: &[u8]) -> Kind {
     let l3 = &frame[eth.header_len()..];
     match eth.ether_type {
         arp::ETHER_TYPE => Kind::Arp,
+        pause::ETHER_TYPE => Kind::MacControl,
         ethernet::TYPE_IPV4 => match ipv4::Header::new_checked(l3).map(|ip| ip.protocol()) {
             Some(icmp::PROTOCOL) => Kind::Icmp,
             _ => Kind::Other,
@@ -187,6 +194,7 @@ mod tests {
         take([0x86, 0xdd], 20, 58);
         take([0x86, 0xdd], 20, 17);
         take([0x88, 0xcc], 20, 0);
+        take([0x88, 0x08], 20, 0);
         others.take(&[0; 13], &mut counts);
         // A frame that fits no buffer.
         let mut long = vec![0; 65];
@@ -195,6 +203,7 @@ mod tests {
         let by_kind = (counts.rx_arp, counts.rx_icmp, counts.rx_icmpv6);
         assert_eq!(by_kind, (2, 1, 1));
         assert_eq!((counts.rx_not_roce, counts.rx_others_dropped), (4, 1));
+        assert_eq!(counts.rx_mac_control, 1);
         let pipe = others.pipe.as_ref().unwrap();
         let mut handed = 0;
         while pipe.take(|frame| assert_eq!(frame.len(), 64)) {

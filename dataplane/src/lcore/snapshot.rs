@@ -6,6 +6,7 @@ use super::Lcore;
 use super::context::Qp;
 use super::message::{Cursor, LcoreSnapshot, MrSnapshot, NicSnapshot, QpSnapshot, Snapshot};
 use super::nic::Nic;
+use super::pause::PauseReport;
 
 /// The counters of an lcore, and no counts of objects: those would be looked for in tables of their own size, which takes
 /// milliseconds, and this is asked for ten times a second.
@@ -26,6 +27,7 @@ pub fn counters(lcore: &Lcore) -> Snapshot {
         let mut port = nic.port.counters();
         port.extend([
             ("rx_not_roce", c.rx_not_roce),
+            ("rx_mac_control", c.rx_mac_control),
             ("rx_arp", c.rx_arp),
             ("rx_icmp", c.rx_icmp),
             ("rx_icmpv6", c.rx_icmpv6),
@@ -44,6 +46,10 @@ pub fn counters(lcore: &Lcore) -> Snapshot {
             name: nic.info.name.clone(),
             counters: *nic.engine.counters(),
             port,
+            pause: match &nic.pause {
+                Some(pause) => pause.report(shared.now),
+                None => PauseReport::default(),
+            },
             ..NicSnapshot::default()
         });
     }

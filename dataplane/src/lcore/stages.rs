@@ -12,7 +12,7 @@ use super::drain::{drain, finish};
 use super::nic::{Fetched, LOOPBACK_LIMIT, Nic, RxSlot, Shared, TX_HIGH};
 use super::overflow::fail_overflowed;
 use super::tap::Taps;
-use super::{dropped, impair, multicast};
+use super::{dropped, impair, multicast, pause};
 use crate::memory::helper::Moved;
 use crate::port::{Mbuf, RX_BURST};
 
@@ -25,11 +25,19 @@ const ERRORED_SCAN: Nanos = Nanos::from_micros(50);
 
 /// Receives a burst.
 pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
-    if std::mem::take(&mut nic.hold_receive) {
+    let hold = std::mem::take(&mut nic.hold_receive);
+    let mut arrived = 0;
+    if nic.pause.is_some() {
+        arrived = pause::receive(nic, shared, hold, now);
+        if hold {
+            return arrived;
+        }
+    } else if hold {
         // The port's queue, and then the peer, wait: the emulated link loses nothing.
         return 0;
+    } else {
+        nic.port.rx_burst(&mut nic.rx_burst);
     }
-    nic.port.rx_burst(&mut nic.rx_burst);
     let from_port = nic.rx_burst.len();
     nic.rx_burst.refill(&mut nic.loopback);
     let own = nic.rx_burst.len() - from_port;
@@ -46,9 +54,8 @@ pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
             shared.taps.record(index, false, all);
         }
     }
-    let mut arrived = 0;
     if nic.impair.receiving {
-        arrived = impair::receive(nic, shared, now);
+        arrived = arrived.max(impair::receive(nic, shared, now));
     }
     let count = nic.rx_burst.len();
     if count == 0 {
@@ -333,6 +340,9 @@ pub fn timers(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
 /// Lets requesters and READ responders send, then hands packets to the port.
 pub fn transmit(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
     let mut count = 0;
+    if nic.pause.is_some() {
+        pause::obey(nic, now);
+    }
     if nic.tx.len() < TX_HIGH && nic.loopback.len() < LOOPBACK_LIMIT / 2 {
         nic.engine.tx(RX_BURST, now, &mut shared.out);
         count += shared.out.tx.len();
@@ -341,9 +351,16 @@ pub fn transmit(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
     if nic.impair.sending {
         count += impair::transmit(nic, shared, now);
     }
+    if nic.pause.is_some() {
+        pause::set_aside(nic);
+        count += pause::tell(nic, shared, now);
+    }
     loop {
         let seen = nic.tx_burst.len();
         nic.tx_burst.refill(&mut nic.tx);
+        if let Some(pause) = &mut nic.pause {
+            pause.count_sent(nic.tx_burst.iter().skip(seen));
+        }
         if nic.tapped {
             // Those that the port did not take last time were recorded then.
             let new = nic.tx_burst.iter().skip(seen);
@@ -354,6 +371,11 @@ pub fn transmit(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
             } else {
                 dropped.record_among(new, index, &mut shared.taps);
             }
+        }
+        if nic.tags {
+            // Captures show packets without it, as where hardware puts it in.
+            let new = nic.tx_burst.iter_mut().skip(seen);
+            new.for_each(Mbuf::insert_tag);
         }
         if nic.tx_burst.is_empty() {
             return count;

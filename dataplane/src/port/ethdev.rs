@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use dpdk_sys as sys;
+use roceline_engine::congestion::pfc::{PauseMode, PfcSettings, Threshold};
 
 use super::eal::strerror;
 use super::{Burst, Counters, Driver, Eal, Mempool, PortError, RX_BURST, memif};
@@ -84,6 +85,8 @@ pub struct Ethdev {
     tried: Option<Instant>,
     /// As `maintain` last saw it.
     up: bool,
+    /// The hardware was told to send and obey pause frames.
+    pauses: bool,
     count: Count,
     /// Fills the rx ring; freed after the port was closed.
     _pool: Arc<Mempool>,
@@ -192,6 +195,7 @@ impl Ethdev {
             started: false,
             tried: None,
             up: false,
+            pauses: false,
             count: Count::default(),
             _pool: Arc::clone(pool),
             _eal: eal.clone(),
@@ -495,6 +499,29 @@ impl Driver for Ethdev {
                 sys::rte_eth_dev_set_link_down(self.port);
             }
         }
+    }
+
+    fn set_pause(&mut self, settings: &PfcSettings, threshold: Threshold) -> bool {
+        if !settings.is_on() && !self.pauses {
+            // The driver's own setting is left alone.
+            return false;
+        }
+        let bytes = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+        let pause = sys::rl_pause {
+            mode: match settings.mode {
+                PauseMode::Off => sys::RL_PAUSE_OFF,
+                PauseMode::Pfc => sys::RL_PAUSE_PRIORITY,
+                PauseMode::Global => sys::RL_PAUSE_GLOBAL,
+            },
+            priorities: settings.priorities,
+            quanta: settings.quanta,
+            xoff: bytes(threshold.xoff),
+            xon: bytes(threshold.xon),
+        };
+        // SAFETY: a configured port; the settings are only read.
+        let ret = unsafe { sys::rl_port_pause(self.port, &raw const pause) };
+        self.pauses = ret == 0 && settings.is_on();
+        self.pauses
     }
 
     fn mac(&self) -> Option<[u8; 6]> {

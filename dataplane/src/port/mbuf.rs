@@ -159,6 +159,43 @@ impl Mbuf {
         })
     }
 
+    /// Tag control information (IEEE 802.1Q) that goes with the frame beside its bytes, until [`Mbuf::insert_tag`] puts it in. 0 in a new
+    /// buffer.
+    #[inline(always)]
+    pub fn tci(&self) -> u16 {
+        // SAFETY: a valid mbuf, owned.
+        unsafe { self.field::<u16>(sys::RL_MBUF_VLAN_TCI).read() }
+    }
+
+    /// See [`Mbuf::tci`].
+    #[inline(always)]
+    pub fn set_tci(&mut self, tci: u16) {
+        // SAFETY: a valid mbuf, owned.
+        unsafe { self.field::<u16>(sys::RL_MBUF_VLAN_TCI).write(tci) }
+    }
+
+    /// Puts an 802.1Q tag with [`Mbuf::tci`] behind the MAC addresses. Nothing happens to a frame without them, or with no room in front.
+    #[inline]
+    pub fn insert_tag(&mut self) {
+        const MACS: usize = 12;
+        const TAG: usize = 4;
+        let (len, data_off) = (self.len(), self.data_off());
+        if len < MACS || data_off < TAG || len + TAG > usize::from(u16::MAX) {
+            return;
+        }
+        let tci = self.tci();
+        // SAFETY: a valid mbuf, owned; the four bytes in front of the frame are its own.
+        unsafe {
+            self.field::<u16>(sys::RL_MBUF_DATA_OFF)
+                .write((data_off - TAG) as u16)
+        };
+        self.write_len((len + TAG) as u16);
+        let frame = self.data_mut();
+        frame.copy_within(TAG..TAG + MACS, 0);
+        frame[MACS..MACS + 2].copy_from_slice(&[0x81, 0x00]);
+        frame[MACS + 2..MACS + TAG].copy_from_slice(&tci.to_be_bytes());
+    }
+
     /// Segments of a packet as a driver delivered it.
     #[inline(always)]
     pub(super) fn segments(&self) -> u16 {

@@ -23,6 +23,8 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
+use roceline_engine::congestion::pfc::{PfcSettings, Threshold};
+
 pub use eal::{Eal, EalConfig, EalThread, Huge};
 pub use error::PortError;
 pub use ethdev::{Ethdev, EthdevConfig, LinkStatus};
@@ -66,6 +68,12 @@ pub trait Driver: Send + 'static {
     /// Takes the link down, or up again, as far as the driver can: whoever is at its other end is to see it. Frames are
     /// kept back by [`Port`] in any case.
     fn set_link(&mut self, _up: bool) {}
+
+    /// Lets the hardware send and obey pause frames by itself, or no longer. False if it cannot: whoever owns the port then does it,
+    /// and sees the pause frames that come. True: the hardware does it, by what stands in its own rings.
+    fn set_pause(&mut self, _settings: &PfcSettings, _threshold: Threshold) -> bool {
+        false
+    }
 
     /// The MAC address of the hardware, if there is any.
     fn mac(&self) -> Option<[u8; 6]>;
@@ -211,6 +219,11 @@ impl Port {
         let mut link = self.driver().link();
         link.up &= !self.down;
         link
+    }
+
+    /// See [`Driver::set_pause`].
+    pub fn set_pause(&mut self, settings: &PfcSettings, threshold: Threshold) -> bool {
+        self.driver_mut().set_pause(settings, threshold)
     }
 
     /// See [`Driver::mac`].

@@ -101,9 +101,10 @@ impl Engine {
         state::apply(&mut qp.cold.attr, attr, mask);
         qp.take_attributes();
         if mask & mask::AV != 0 {
-            qp.priority = self
-                .priorities
-                .of_ip(qp.cold.attr.path.traffic_class >> 2, None);
+            qp.priority = self.priorities.of_ip(
+                qp.cold.attr.path.traffic_class >> 2,
+                Some(qp.cold.attr.path.sl),
+            );
             env.lists.ready.set_priority(qp.slot, qp.priority);
         }
         qp.state = to;

@@ -73,11 +73,14 @@ impl Engine {
     }
 
     /// Which priority a QP has follows from the DSCP of its address vector by this map (the class selector unless said
-    /// otherwise). Those that exist have it from their next turn on.
+    /// otherwise), or is its service level, where the map goes by PCP. Those that exist have it from their next turn on.
     pub fn set_priority_map(&mut self, map: PriorityMap) {
         self.priorities = map;
         for qp in self.qps.iter_mut() {
-            qp.priority = map.of_ip(qp.cold.attr.path.traffic_class >> 2, None);
+            qp.priority = map.of_ip(
+                qp.cold.attr.path.traffic_class >> 2,
+                Some(qp.cold.attr.path.sl),
+            );
             self.lists.ready.set_priority(qp.slot, qp.priority);
         }
     }

@@ -39,7 +39,7 @@ pub(super) const UNSUPPORTED: &[Limit] = &[
         instead: "connect as perftest does without -R",
     },
     Limit {
-        what: "PFC, ECN, DCQCN",
+        what: "ECN, DCQCN",
         why: "no congestion control",
         instead: "",
     },

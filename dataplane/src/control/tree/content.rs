@@ -193,7 +193,7 @@ fn link_counters(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-const COUNTER_GROUPS: [&str; 2] = ["counters", "hw_counters"];
+const COUNTER_GROUPS: [&str; 3] = ["counters", "hw_counters", "ethtool"];
 
 /// A counter's folder, file name and value.
 pub type CounterFile = (&'static str, &'static str, u64);
@@ -202,7 +202,8 @@ pub type CounterFile = (&'static str, &'static str, u64);
 pub fn counter_files(c: &NicCounters) -> Vec<CounterFile> {
     let port = c.port().map(|(name, value)| ("counters", name, value));
     let hw = c.hw().map(|(name, value)| ("hw_counters", name, value));
-    port.chain(hw).collect()
+    let ethtool = c.ethtool().map(|(name, value)| ("ethtool", name, value));
+    port.chain(hw).chain(ethtool).collect()
 }
 
 pub(super) fn port_dir(view: &Path, nic: &str) -> PathBuf {

@@ -1,0 +1,154 @@
+//! Received packets on their way from the port to the parser, by priority.
+//!
+//! A lossless priority that has no room left drops nothing: the port is not read, and what stands behind it waits, or is dropped
+//! by a driver that can only drop, which counts it. A lossy priority drops what finds no room.
+
+use roceline_engine::Nanos;
+use roceline_engine::congestion::pfc::PauseMode;
+use roceline_engine::congestion::priority::each;
+use roceline_engine::wire::PauseFrame;
+use roceline_engine::wire::pause::is_mac_control;
+
+use super::super::nic::{Nic, Shared};
+use super::{NicPause, QUEUE_LIMIT};
+use crate::port::{Burst, Mbuf, PRIORITIES, RX_BURST};
+
+/// Reads the port, and fills the NIC's burst with packets for the parser unless it is to `hold` them. Gives how many came or went.
+pub fn receive(nic: &mut Nic, shared: &mut Shared, hold: bool, now: Nanos) -> usize {
+    let Nic {
+        info,
+        pause,
+        port,
+        rx_burst,
+        injected,
+        tapped,
+        ..
+    } = nic;
+    let Some(pause) = pause else { return 0 };
+    let index = info.index as usize;
+    let mut count = 0;
+    if !pause.settings.is_on() {
+        // As where they never were on, but for what still waits.
+        if hold {
+            return 0;
+        }
+        if pause.waiting > 0 {
+            return pause.dequeue(rx_burst);
+        }
+        port.rx_burst(rx_burst);
+        rx_burst.refill(injected);
+        return rx_burst.len();
+    }
+    if pause.is_full() {
+        pause.full += 1;
+    } else {
+        port.rx_burst(rx_burst);
+        rx_burst.refill(injected);
+        count = rx_burst.len();
+        for mbuf in rx_burst.drain() {
+            if is_mac_control(mbuf.data()) {
+                if *tapped {
+                    shared.taps.record(index, false, [mbuf.data()].into_iter());
+                }
+                pause.control(mbuf.data(), &info.mac, now);
+            } else {
+                pause.enqueue(mbuf);
+            }
+        }
+    }
+    if !hold {
+        count = count.max(pause.dequeue(rx_burst));
+    }
+    pause.levels(now);
+    count
+}
+
+impl NicPause {
+    /// A MAC control frame: it ends here, whatever it says.
+    fn control(&mut self, frame: &[u8], own: &[u8; 6], now: Nanos) {
+        self.control[0] += 1;
+        if let Some(frame) = PauseFrame::parse(frame, own) {
+            self.receiver.on_frame(&frame, now);
+        }
+    }
+
+    /// Whether a lossless priority has no room left.
+    fn is_full(&self) -> bool {
+        let many = self.waiting >= QUEUE_LIMIT;
+        (0..PRIORITIES).any(|p| (many || self.occupancy(p) > self.share) && self.is_lossless(p))
+    }
+
+    /// Bytes that count against the share of a priority.
+    fn occupancy(&self, priority: usize) -> u64 {
+        match self.settings.mode {
+            PauseMode::Global => self.bytes.iter().sum(),
+            PauseMode::Off | PauseMode::Pfc => self.bytes[priority],
+        }
+    }
+
+    /// Whether packets of a priority wait rather than be dropped. In a storm, when it was stopped for too long, they are.
+    fn is_lossless(&self, priority: usize) -> bool {
+        let slot = self.sender.slot(priority as u8);
+        slot.is_some_and(|slot| self.sender.in_storm() >> slot & 1 == 0)
+    }
+
+    fn enqueue(&mut self, mbuf: Mbuf) {
+        let len = mbuf.len() as u64;
+        let p = usize::from(self.settings.map.of_frame(mbuf.data())) % PRIORITIES;
+        let traffic = &mut self.traffic[p];
+        traffic.rx_packets += 1;
+        traffic.rx_bytes += len;
+        let cost = len.max(self.cell);
+        let fits = self.occupancy(p) + cost <= self.share && self.waiting < QUEUE_LIMIT;
+        if !fits && !self.is_lossless(p) {
+            self.traffic[p].rx_discards += 1;
+            return;
+        }
+        self.bytes[p] += cost;
+        self.waiting += 1;
+        self.queues[p].push_back(mbuf);
+    }
+
+    /// Moves packets to the end of `burst`, as many as one takes; another priority is first each time. Gives how many.
+    fn dequeue(&mut self, burst: &mut Burst) -> usize {
+        if self.waiting == 0 {
+            return 0;
+        }
+        let before = burst.len();
+        for i in 0..PRIORITIES {
+            let p = (self.turn + i) % PRIORITIES;
+            while burst.len() < RX_BURST {
+                let Some(mbuf) = self.queues[p].pop_front() else {
+                    break;
+                };
+                self.bytes[p] -= (mbuf.len() as u64).max(self.cell).min(self.bytes[p]);
+                self.waiting -= 1;
+                if let Err(mbuf) = burst.push(mbuf) {
+                    // There was room.
+                    drop(mbuf);
+                }
+            }
+            if self.queues[p].is_empty() {
+                // Settings that changed meanwhile counted them differently.
+                self.bytes[p] = 0;
+            }
+        }
+        self.turn = (self.turn + 1) % PRIORITIES;
+        burst.len() - before
+    }
+
+    /// Tells the sender of pauses how much waits.
+    fn levels(&mut self, now: Nanos) {
+        match self.settings.mode {
+            PauseMode::Off => {}
+            PauseMode::Pfc => {
+                for p in each(self.settings.priorities) {
+                    self.sender.level(p, self.bytes[p], self.threshold, now);
+                }
+            }
+            PauseMode::Global => {
+                self.sender.level(0, self.occupancy(0), self.threshold, now);
+            }
+        }
+    }
+}
