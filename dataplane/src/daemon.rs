@@ -11,6 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use roceline_engine::EngineConfig;
+use roceline_engine::congestion::CongestionConfig;
 use roceline_engine::wire::ethernet;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -427,6 +428,7 @@ fn nics(
                 retransmission: nic.retransmission,
                 owner: 0,
                 owner_bits: 0,
+                congestion: CongestionConfig::default(),
                 seed: u64::from(info.index) + 1,
             },
         });

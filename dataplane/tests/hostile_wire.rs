@@ -16,6 +16,7 @@ use roceline::port::{
     Burst, Driver, Eal, EalConfig, FabricEnd, FabricLink, FabricLinkConfig, Mempool, MempoolConfig,
     Port,
 };
+use roceline_engine::congestion::CongestionConfig;
 use roceline_engine::descriptor::{Payload, Side, TxDesc};
 use roceline_engine::verbs::{Mtu, Path, QpId, Sge};
 use roceline_engine::wire::{ExtHeaders, HeaderTemplate, Opcode, Psn, icrc};
@@ -62,6 +63,7 @@ impl World {
                 retransmission: Retransmission::Spec,
                 owner: 0,
                 owner_bits: 0,
+                congestion: CongestionConfig::default(),
                 seed: 1,
             },
         };

@@ -69,6 +69,16 @@ counters! {
     roce_adp_retrans,
     /// Requester: adaptive retransmissions that ended with the failure of the QP.
     roce_adp_retrans_to,
+    /// Port or QP: RoCE packets received with a CE mark, CNPs not counted.
+    np_ecn_marked_roce_packets,
+    /// Port or QP: CNPs sent.
+    np_cnp_sent,
+    /// Port: CNPs given up since too many waited to be sent.
+    np_cnp_dropped,
+    /// Port or QP: CNPs received that lowered a rate, or would have.
+    rp_cnp_handled,
+    /// Port or QP: CNPs received and ignored: congestion control off, no such QP, or not in a state to send.
+    rp_cnp_ignored,
     /// Port: RoCE packets dropped for a bad ICRC.
     rx_icrc_encapsulated,
     /// Port: RoCE packets dropped because no QP in a state to receive had their destination QPN.

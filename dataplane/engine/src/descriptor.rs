@@ -12,7 +12,7 @@
 //!   one, in that order, by [`crate::Engine::placed`]. What depends on it (ACK, completion) comes out then.
 
 use crate::verbs::{Event, QpId};
-use crate::wire::{ExtHeaders, Opcode, Psn};
+use crate::wire::{ExtHeaders, Gid, Opcode, Psn};
 
 /// Which half of a QP speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -89,6 +89,27 @@ pub struct TxDesc {
     /// Call [`crate::Engine::fetched`] once the payload has been read and the packet is on its way, or was given
     /// up since no buffer was left for it: the memory and the queue slot are the program's again then.
     pub tell_fetched: bool,
+}
+
+impl TxDesc {
+    /// Makes this CNP one for the sender of a datagram, whose address and QPN are none of a QP's or address handle's.
+    pub fn address_cnp(&mut self, gid: Gid, qpn: u32) {
+        let number = u128::from_be_bytes(gid.0);
+        self.dest_qpn = qpn;
+        // Of a CNP, no extended header goes on the wire.
+        self.ext.va = (number >> 64) as u64;
+        self.ext.compare = number as u64;
+    }
+
+    /// Where this CNP goes if it answers a datagram: address and QPN. Nobody but the caller knows the way there: the one that the
+    /// datagram came by, backwards.
+    pub fn cnp_address(&self) -> Option<(Gid, u32)> {
+        if self.opcode != Opcode::CNP || self.dest_qpn == 0 {
+            return None;
+        }
+        let number = u128::from(self.ext.va) << 64 | u128::from(self.ext.compare);
+        Some((Gid(number.to_be_bytes()), self.dest_qpn))
+    }
 }
 
 impl Default for TxDesc {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::mpsc::sync_channel;
 
+use roceline_engine::congestion::CongestionConfig;
 use roceline_engine::fabric::impair::Rule;
 use roceline_engine::verbs::Mtu;
 use roceline_engine::{AckPolicy, EngineConfig, Retransmission};
@@ -77,6 +78,7 @@ impl Pair {
                     retransmission: Retransmission::Spec,
                     owner: 0,
                     owner_bits: 0,
+                    congestion: CongestionConfig::default(),
                     seed: 1,
                 },
             })

@@ -1,6 +1,7 @@
 //! A NIC with its programs: an engine and what a poll loop does for it, without the bytes. Placements are done at once, payload
 //! is always at hand. In flow frames and time; out flow frames, into the queues of its link, and what programs got done.
 
+use roceline_engine::congestion::CongestionConfig;
 use roceline_engine::congestion::pfc::{PauseCounts, PauseReceiver, PfcSettings};
 use roceline_engine::congestion::priority::PriorityMask;
 use roceline_engine::memory::{Access, MrAttr, MrInfo};
@@ -9,7 +10,7 @@ use roceline_engine::verbs::{
     WcStatus, mask,
 };
 use roceline_engine::wire::pause::{PRIORITIES, PauseFrame};
-use roceline_engine::wire::{Gid, udp_sport};
+use roceline_engine::wire::{Gid, Opcode, udp, udp_sport};
 use roceline_engine::{
     AckPolicy, Counters, Engine, EngineConfig, Nanos, Outcome, Outputs, Retransmission, TxDesc,
 };
@@ -149,6 +150,7 @@ impl Node {
             retransmission: config.retransmission,
             owner: 0,
             owner_bits: 0,
+            congestion: CongestionConfig::default(),
             seed: config.seed.wrapping_add(id as u64),
         });
         let attr = MrAttr {
@@ -415,6 +417,10 @@ impl Node {
     }
 
     fn frame(&self, desc: &TxDesc, peer: &Peer) -> Frame {
+        let (traffic_class, udp_sport) = match desc.opcode {
+            Opcode::CNP => (self.engine.np_params().traffic_class(), udp::CNP_SRC_PORT),
+            _ => (peer.traffic_class, peer.udp_sport),
+        };
         Frame {
             ext: desc.ext,
             src: self.id as u32,
@@ -423,9 +429,9 @@ impl Node {
             psn: desc.psn,
             payload: desc.len,
             flow_hash: peer.flow_hash,
-            udp_sport: peer.udp_sport,
+            udp_sport,
             opcode: desc.opcode,
-            traffic_class: peer.traffic_class,
+            traffic_class,
             ack_req: desc.ack_req,
             solicited: desc.solicited,
         }

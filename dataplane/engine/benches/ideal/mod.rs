@@ -1,5 +1,6 @@
 //! Two engines joined directly: no link, no memory, no bytes. What is left is the cost of the engine.
 
+use roceline_engine::congestion::CongestionConfig;
 use roceline_engine::memory::{Access, MrAttr, WindowType};
 use roceline_engine::verbs::*;
 use roceline_engine::wire::{Gid, Packet, Psn};
@@ -215,6 +216,7 @@ impl End {
             retransmission: Retransmission::Spec,
             owner: 0,
             owner_bits: 0,
+            congestion: CongestionConfig::default(),
             seed: 1,
         });
         let attr = MrAttr {

@@ -159,6 +159,15 @@ impl Algorithm {
         }
     }
 
+    /// Whether [`Controller::on_ack`] changes anything: only then somebody measures round trips for it.
+    #[inline]
+    pub fn hears_acks(&self) -> bool {
+        !matches!(
+            self,
+            Algorithm::None(_) | Algorithm::FixedRate(_) | Algorithm::Dcqcn(_)
+        )
+    }
+
     /// Whether a CNP changes anything (`rp_cnp_handled`), or is ignored (`rp_cnp_ignored`).
     #[inline]
     pub fn heeds_cnp(&self) -> bool {

@@ -109,3 +109,11 @@ pub struct SwiftParams {
     /// Share of the window that a reduction takes at most, in 1/1024.
     pub max_mdf: u32,
 }
+
+impl NpParams {
+    /// DSCP and ECN of CNPs: they can be marked themselves (ECT(0)), as captures of ConnectX have it.
+    pub const fn traffic_class(&self) -> u8 {
+        const ECT_0: u8 = 2;
+        self.cnp_dscp << 2 | ECT_0
+    }
+}

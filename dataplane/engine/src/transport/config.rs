@@ -1,5 +1,7 @@
 //! What an engine is told at its start.
 
+use crate::congestion::CongestionConfig;
+
 /// When a responder acknowledges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AckPolicy {
@@ -37,6 +39,8 @@ pub struct EngineConfig {
     pub owner: u32,
     /// Bits of the owner in a QPN.
     pub owner_bits: u32,
+    /// Congestion control, until [`crate::Engine::set_congestion`] says otherwise.
+    pub congestion: CongestionConfig,
     /// Seeds QPN and key generations; the same seed gives the same numbers.
     pub seed: u64,
 }

@@ -4,6 +4,7 @@ use super::ah::AhTable;
 use super::journal::PostMortems;
 use super::lists::Lists;
 use super::qp::Qp;
+use super::reaction::Reaction;
 use crate::counters::Counters;
 use crate::descriptor::Outputs;
 use crate::memory::MrTable;
@@ -59,6 +60,7 @@ pub(crate) struct Env<'a> {
     pub ahs: &'a AhTable,
     pub timers: &'a mut TimerWheel,
     pub lists: &'a mut Lists,
+    pub reaction: &'a mut Reaction,
     pub counters: &'a mut Counters,
     pub post_mortems: &'a mut PostMortems,
     pub out: &'a mut Outputs,
@@ -97,6 +99,7 @@ macro_rules! env {
             ahs: &$engine.ahs,
             timers: &mut $engine.timers,
             lists: &mut $engine.lists,
+            reaction: &mut $engine.reaction,
             counters: &mut $engine.counters,
             post_mortems: &mut $engine.post_mortems,
             window: $engine.window,

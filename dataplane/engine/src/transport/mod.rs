@@ -11,9 +11,12 @@ mod config;
 mod env;
 pub mod journal;
 mod lists;
+mod marks;
+mod notify;
 mod objects;
 mod qp;
 mod qp_table;
+mod reaction;
 mod requester;
 mod responder;
 mod schedule;
@@ -34,8 +37,10 @@ use config::MAX_WINDOW;
 use env::{Env, env};
 use journal::PostMortems;
 use lists::Lists;
+use notify::Notifier;
 use qp::Qp;
 use qp_table::QpTable;
+use reaction::Reaction;
 
 pub use ah::{AhError, AhInfo};
 pub use config::{AckPolicy, EngineConfig, Retransmission};
@@ -65,6 +70,8 @@ pub struct Engine {
     lists: Lists,
     /// Of QPs, by the DSCP of their address vectors.
     priorities: PriorityMap,
+    reaction: Reaction,
+    notifier: Notifier,
     counters: Counters,
     post_mortems: PostMortems,
     window: u32,
@@ -83,6 +90,8 @@ impl Engine {
             timers: TimerWheel::new(0),
             lists: Lists::new(),
             priorities: PriorityMap::default(),
+            reaction: Reaction::new(&config.congestion),
+            notifier: Notifier::new(&config.congestion),
             counters: Counters::default(),
             post_mortems: PostMortems::new(),
             window: config.window.clamp(1, MAX_WINDOW),
@@ -140,8 +149,10 @@ impl Engine {
         queues: &mut Q,
         out: &mut Outputs,
     ) {
-        if packet.opcode.info().transport == Transport::Ud {
-            return self.rx_datagram(packet, tag, now, queues, out);
+        match packet.opcode.info().transport {
+            Transport::Rc | Transport::Uc => {}
+            Transport::Ud => return self.rx_datagram(packet, tag, now, queues, out),
+            Transport::Cnp => return self.rx_cnp(packet, now),
         }
         let qp = match self.qps.get_mut(QpId(packet.dest_qpn)) {
             Some(qp) if qp.can_receive() => qp,
@@ -159,6 +170,17 @@ impl Engine {
             return;
         }
         qp.cold.journal.received(now, packet);
+        if packet.ce {
+            let counters = &mut self.counters;
+            marks::note(
+                qp,
+                packet,
+                now,
+                &mut self.notifier,
+                &self.priorities,
+                counters,
+            );
+        }
         let mut env = env!(self, now, out);
         if !qp.reliable {
             responder::on_unreliable(qp, packet, tag, queues, &mut env);
@@ -190,14 +212,27 @@ impl Engine {
             return;
         }
         qp.cold.journal.received(now, packet);
+        // Of one that is not welcome nobody hears, its sender included.
+        if packet.ce && packet.ext.qkey == qp.qkey {
+            let counters = &mut self.counters;
+            marks::note(
+                qp,
+                packet,
+                now,
+                &mut self.notifier,
+                &self.priorities,
+                counters,
+            );
+        }
         let mut env = env!(self, now, out);
         responder::on_datagram(qp, packet, tag, queues, &mut env);
     }
 
-    /// End of a receive burst: coalesced ACKs come out.
+    /// End of a receive burst: CNPs and coalesced ACKs come out.
     #[inline]
     pub fn rx_end(&mut self, now: Nanos, out: &mut Outputs) {
         let tx_end = out.tx.len() + Outputs::TX_PER_CALL;
+        self.cnps(now, out, tx_end);
         self.owed_acks(now, out, tx_end);
     }
 
@@ -277,6 +312,9 @@ impl Engine {
         queues: &mut Q,
         out: &mut Outputs,
     ) -> bool {
+        self.held_are_ready(now);
+        let tx_end = out.tx.len() + Outputs::TX_PER_CALL;
+        self.cnps(now, out, tx_end);
         let mut env = env!(self, now, out);
         let mut fired = 0;
         while fired < TIMERS_PER_CALL && env.event_room() {
@@ -340,20 +378,29 @@ impl Engine {
         due || !self.lists.work.is_empty()
     }
 
-    /// The next time at which [`Engine::advance`] has something to do; zero if it has now.
+    /// The next time at which [`Engine::advance`] has something to do, or [`Engine::tx`] something to emit that has waited for
+    /// its time; zero if `advance` has now.
     #[inline]
     pub fn next_deadline(&self) -> Option<Nanos> {
-        if self.lists.work.is_empty() {
-            self.timers.next_deadline()
-        } else {
-            Some(Nanos::ZERO)
+        if !self.lists.work.is_empty() {
+            return Some(Nanos::ZERO);
         }
+        let paced = earlier(self.timers.next_deadline(), self.reaction.next_deadline());
+        earlier(paced, self.next_cnp())
     }
 
     /// QPs in ERR whose receive queues must be looked at from time to time (receives have no doorbell).
     #[inline]
     pub fn has_errored_qps(&self) -> bool {
         !self.lists.errored.is_empty()
+    }
+}
+
+#[inline]
+fn earlier(a: Option<Nanos>, b: Option<Nanos>) -> Option<Nanos> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        _ => a.or(b),
     }
 }
 

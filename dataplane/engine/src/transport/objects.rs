@@ -60,6 +60,7 @@ impl Engine {
         if let Some(qp) = self.qps.get_mut(id) {
             qp.req.set_profile(self.retransmission);
             self.lists.ready.set_priority(qp.slot, qp.priority);
+            self.reaction.start(qp);
             // A datagram has no path of its own that could limit it.
             if init.qp_type == QpType::Ud {
                 qp.cold.attr.path_mtu = self.datagram_mtu;
@@ -90,6 +91,7 @@ impl Engine {
             QpState::Reset => {
                 qp.req.quiet(env.timers, qp.slot);
                 qp.reset();
+                env.reaction.start(qp);
                 return Ok(());
             }
             QpState::Err => {
@@ -106,6 +108,7 @@ impl Engine {
                 Some(qp.cold.attr.path.sl),
             );
             env.lists.ready.set_priority(qp.slot, qp.priority);
+            env.reaction.configure(qp, now);
         }
         qp.state = to;
         match (from, to) {
@@ -164,6 +167,7 @@ impl Engine {
         let slot = self.qps.destroy(qp).ok_or(QpError::Unknown(qp.0))?;
         self.mrs.unbind_all_of(qp);
         self.timers.cancel(slot);
+        self.reaction.stop(slot);
         Ok(())
     }
 

@@ -6,6 +6,7 @@ use super::requester::Requester;
 use super::responder::Responder;
 use crate::counters::Counters;
 use crate::memory::Access;
+use crate::time::Nanos;
 use crate::verbs::{AsyncKind, QpAttr, QpId, QpInit, QpState, QpType};
 use crate::wire::{Gid, Transport};
 
@@ -32,6 +33,10 @@ pub(crate) struct Qp {
     pub ipv6: bool,
     /// Of its packets, 0 to 7.
     pub priority: u8,
+    /// Congestion control holds it back.
+    pub limited: bool,
+    /// Congestion control wants to hear of acknowledgements.
+    pub hears_acks: bool,
     /// Rights of peers.
     pub access: Access,
     pub pd: u32,
@@ -49,6 +54,8 @@ pub(crate) struct Qp {
     pub dgid: Gid,
     /// UD: what arriving datagrams must name.
     pub qkey: u32,
+    /// When its peer may be sent the next CNP.
+    pub next_cnp: Nanos,
     pub req: Requester,
     pub resp: Responder,
     /// What was counted for this QP since it was created.
@@ -81,6 +88,9 @@ impl Qp {
             shared_receives: init.srq.is_some(),
             ipv6: false,
             priority: 0,
+            limited: false,
+            hears_acks: false,
+            next_cnp: Nanos::ZERO,
             access: Access(0),
             pd: init.pd,
             recv_pd: init.srq.map_or(init.pd, |srq| srq.pd),

@@ -2,8 +2,10 @@
 
 use super::Engine;
 use super::env::{Env, Meter, env};
+use super::reaction::Allowance;
 use super::{requester, responder};
 use crate::congestion::priority::PriorityMap;
+use crate::congestion::{CongestionConfig, Rate};
 use crate::descriptor::Outputs;
 use crate::time::Nanos;
 use crate::verbs::QpId;
@@ -19,6 +21,8 @@ impl Engine {
     /// QPs that have some. True if more are ready now.
     pub fn tx(&mut self, budget: usize, now: Nanos, out: &mut Outputs) -> bool {
         let tx_end = Outputs::TX.min(out.tx.len() + budget);
+        self.held_are_ready(now);
+        self.cnps(now, out, tx_end);
         self.owed_acks(now, out, tx_end);
         for _ in 0..TURNS_PER_CALL {
             let Some(turn) = self.lists.ready.next() else {
@@ -37,8 +41,19 @@ impl Engine {
                 env.lists.ready.end(turn, 0, true);
                 break;
             }
-            if let Some(credit) = turn.credit {
-                env.meter = Meter::new(credit.into(), env.out.tx.len());
+            let mut credit = turn.credit.map(i64::from);
+            if qp.limited {
+                match env.reaction.allowance(qp, now) {
+                    Allowance::Free => {}
+                    Allowance::Bytes(bytes) => {
+                        credit = Some(credit.map_or(bytes, |credit| credit.min(bytes)));
+                    }
+                    // ACKs are not held back, unless a READ is to be answered first.
+                    Allowance::Wait => credit = Some(0),
+                }
+            }
+            if let Some(credit) = credit {
+                env.meter = Meter::new(credit, env.out.tx.len());
             }
             let responses = responder::emit(qp, BURST, &mut env);
             let requests = match qp.transport {
@@ -46,9 +61,14 @@ impl Engine {
                 _ => requester::emit(qp, BURST - responses, &mut env),
             };
             // Whoever had nothing to say, or was held back, comes again when that changes.
-            let more = responses + requests > 0 && (qp.resp.has_unsent() || qp.req.has_unsent());
-            let bytes = env.meter.bytes() as i32;
-            env.lists.ready.end(turn, bytes, more);
+            let idle = responses + requests == 0 && credit != Some(0);
+            let mut more = !idle && (qp.resp.has_unsent() || qp.req.has_unsent());
+            let bytes = env.meter.bytes();
+            if qp.limited {
+                more = env.reaction.sent(qp.slot, bytes, more, now);
+                qp.limited = env.reaction.is_limited(qp.slot);
+            }
+            env.lists.ready.end(turn, bytes as i32, more);
         }
         !self.lists.ready.is_empty() || !self.lists.acks.is_empty()
     }
@@ -74,7 +94,7 @@ impl Engine {
 
     /// Which priority a QP has follows from the DSCP of its address vector by this map (the class selector unless said
     /// otherwise), or is its service level, where the map goes by PCP. Those that exist have it from their next turn on.
-    pub fn set_priority_map(&mut self, map: PriorityMap) {
+    pub fn set_priority_map(&mut self, map: PriorityMap, now: Nanos) {
         self.priorities = map;
         for qp in self.qps.iter_mut() {
             qp.priority = map.of_ip(
@@ -82,21 +102,49 @@ impl Engine {
                 Some(qp.cold.attr.path.sl),
             );
             self.lists.ready.set_priority(qp.slot, qp.priority);
+            self.reaction.configure(qp, now);
         }
     }
 
     /// Says that packets of a QP have this priority (0 to 7): [`Engine::set_paused`] goes by it, and QPs share the link with those
     /// of their group and priority. Each change of the address vector, or of the map, sets it back to that of the DSCP.
-    pub fn set_priority(&mut self, qp: QpId, priority: u8) {
+    pub fn set_priority(&mut self, qp: QpId, priority: u8, now: Nanos) {
         if let Some(qp) = self.qps.get_mut(qp) {
             qp.priority = priority & 7;
             self.lists.ready.set_priority(qp.slot, priority);
+            self.reaction.configure(qp, now);
         }
     }
 
     /// The priority of a QP's packets.
     pub fn priority(&self, qp: QpId) -> Option<u8> {
         self.qps.get(qp).map(|qp| qp.priority)
+    }
+
+    /// Goes by another configuration of congestion control from `now` on. Algorithms that stay the same keep their state.
+    pub fn set_congestion(&mut self, config: &CongestionConfig, now: Nanos) {
+        self.notifier.configure(config);
+        self.reaction.set_config(config);
+        for qp in self.qps.iter_mut() {
+            self.reaction.configure(qp, now);
+            // It may wait for a time that does not hold any more.
+            self.lists.ready.push(qp.slot);
+        }
+    }
+
+    /// What congestion control allows a QP at `now`, which must not be before the last call with a time; `None` if there is no
+    /// such QP.
+    pub fn qp_rate(&self, qp: QpId, now: Nanos) -> Option<Rate> {
+        let qp = self.qps.get(qp)?;
+        Some(self.reaction.rate(qp.slot, now))
+    }
+
+    /// QPs whose time to send has come wait for their turn from now on.
+    #[inline]
+    pub(super) fn held_are_ready(&mut self, now: Nanos) {
+        while let Some(slot) = self.reaction.pop_due(now) {
+            self.lists.ready.push(slot);
+        }
     }
 
     /// Coalesced ACKs, as many as there is room for.

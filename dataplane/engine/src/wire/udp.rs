@@ -14,6 +14,8 @@ mod field {
 pub const LEN: usize = 8;
 /// Destination port of RoCE v2.
 pub const PORT_ROCE: u16 = 4791;
+/// Source port of congestion notification packets, as captures of a ConnectX have it.
+pub const CNP_SRC_PORT: u16 = 0;
 
 /// A view of a header; no accessor can panic.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +66,8 @@ pub(super) fn mask_for_icrc<const N: usize>(bytes: &mut [u8; N], at: usize) {
     put_u16(bytes, at + field::CHECKSUM, 0xffff);
 }
 
+/// Source port of CNPs, as captures of ConnectX have it.
+pub const CNP_UDP_SPORT: u16 = 0;
 /// UDP source port of a flow: equal for all packets of a QP, different between QPs so that routers
 /// spread them. A flow label of the path decides it; without one it follows from the QPNs. The folding is
 /// that of `rdma_flow_label_to_udp_sport` and `rdma_calc_flow_label` in Linux.

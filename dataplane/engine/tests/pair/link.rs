@@ -36,7 +36,7 @@ impl Frame {
             opcode: self.opcode,
             solicited: self.solicited,
             ack_req: self.ack_req,
-            becn: false,
+            becn: self.opcode == Opcode::CNP,
             ce: self.traffic_class & 3 == 3,
             pkey: 0xffff,
             dest_qpn: self.dest_qpn,

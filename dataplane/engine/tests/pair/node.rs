@@ -465,13 +465,15 @@ impl Node {
             },
         };
         assert_eq!(payload.len(), d.len as usize);
+        let (dst, dest_qpn) = match (d.cnp_address(), d.ah) {
+            (Some(address), _) => address,
+            (None, NO_AH) => (self.peer_gid, c.dest_qpn),
+            (None, _) => (self.peer_gid, d.dest_qpn),
+        };
         Frame {
             src: self.gid,
-            dst: self.peer_gid,
-            dest_qpn: match d.ah {
-                NO_AH => c.dest_qpn,
-                _ => d.dest_qpn,
-            },
+            dst,
+            dest_qpn,
             opcode: d.opcode,
             psn: d.psn,
             ack_req: d.ack_req,

@@ -6,6 +6,7 @@ mod checks;
 
 use std::collections::{BTreeMap, VecDeque};
 
+use roceline_engine::congestion::CongestionConfig;
 use roceline_engine::fabric::impair::Random;
 use roceline_engine::fabric::impair::fuzz::{self, Scope};
 use roceline_engine::memory::Access;
@@ -147,6 +148,7 @@ impl Run {
             retransmission: rng.pick(&[Retransmission::Spec, Retransmission::Adaptive]),
             owner: 1,
             owner_bits: 2,
+            congestion: CongestionConfig::default(),
             ..default_config(plan.seed)
         };
         let bytes = plan.qps * plan.messages * (plan.max_packets as usize + 2) * 4096 * 3;

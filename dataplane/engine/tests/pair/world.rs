@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use roceline_engine::congestion::CongestionConfig;
 use roceline_engine::verbs::{Completion, QpAttr, QpId, QpInit, QpType};
 use roceline_engine::{AckPolicy, EngineConfig, Nanos, Retransmission};
 
@@ -42,6 +43,7 @@ pub fn default_config(seed: u64) -> EngineConfig {
         retransmission: Retransmission::Spec,
         owner: 0,
         owner_bits: 0,
+        congestion: CongestionConfig::default(),
         seed,
     }
 }

@@ -83,7 +83,7 @@ pub(super) fn emit(qp: &mut Qp, env: &mut Env<'_>) -> bool {
         payload,
         ..TxDesc::default()
     });
-    r.since_ack_req = 0;
+    r.asks(r.snd, env.now);
     let (psn, again) = (r.snd, r.snd != r.max);
     qp.cold.journal.sent(env.now, opcode, psn, 0, again);
     r.reads_out += 1;

@@ -3,6 +3,7 @@
 use super::{MAX_OUTSTANDING, SendWqe, Wait, answered, complete, local};
 use crate::descriptor::{NO_AH, Payload, Side, TxDesc};
 use crate::memory::Access;
+use crate::time::Nanos;
 use crate::transport::env::Env;
 use crate::transport::journal::Cause;
 use crate::transport::qp::Qp;
@@ -12,6 +13,9 @@ use crate::wire::{ExtHeaders, HeaderSet, Opcode};
 
 /// At least every so many packets one asks for an ACK, so that a long message moves the window.
 const ACK_REQ_EVERY: u32 = 64;
+/// And the first packet after so long, if congestion control holds the QP back: at 1 Mb/s 64 packets take seconds, in which
+/// nobody would know whether the peer still lives.
+const ACK_REQ_AFTER: Nanos = Nanos::from_millis(1);
 
 /// Emits up to `quota` packets; how many it were.
 pub(crate) fn emit(qp: &mut Qp, quota: usize, env: &mut Env<'_>) -> usize {
@@ -207,9 +211,17 @@ fn emit_data(qp: &mut Qp, env: &mut Env<'_>) -> bool {
         ext.imm_or_rkey = w.imm;
     }
     let window_closes = r.outstanding() + 1 >= env.window;
-    let wanted = last || window_closes || r.since_ack_req + 1 >= ACK_REQ_EVERY;
+    let overdue = qp.limited && env.now.saturating_sub(r.asked_at) >= ACK_REQ_AFTER;
+    let wanted = last || window_closes || overdue || r.since_ack_req + 1 >= ACK_REQ_EVERY;
     let ack_req = wanted & r.reliable;
-    r.since_ack_req = if ack_req { 0 } else { r.since_ack_req + 1 };
+    if ack_req {
+        r.asks(r.snd, env.now);
+        if qp.hears_acks && r.snd == r.max {
+            env.reaction.asked(qp.slot, r.snd, env.now);
+        }
+    } else {
+        r.since_ack_req += 1;
+    }
     env.out.tx.push(TxDesc {
         qp: qp.id,
         ah: NO_AH,
@@ -270,7 +282,7 @@ fn emit_read(qp: &mut Qp, env: &mut Env<'_>) -> bool {
         payload: Payload::None,
         tell_fetched: false,
     });
-    r.since_ack_req = 0;
+    r.asks(r.snd.add(psns - 1), env.now);
     let (psn, again) = (r.snd, r.snd != r.max);
     let opcode = Opcode::RC_READ_REQUEST;
     qp.cold.journal.sent(env.now, opcode, psn, 0, again);

@@ -174,6 +174,10 @@ pub(crate) struct Requester {
     capacity: u32,
     /// Packets emitted since the last that asked for an ACK.
     since_ack_req: u32,
+    /// The newest PSN that an ACK was asked for; before `una` if there is none.
+    asked: Psn,
+    /// When that was.
+    asked_at: Nanos,
     /// READs, and other requests that are answered, emitted and not answered in full.
     reads_out: u32,
     /// PSNs of those that are still to come.
@@ -244,6 +248,8 @@ impl Requester {
             ring_mask: size - 1,
             capacity,
             since_ack_req: 0,
+            asked: Psn::new(0),
+            asked_at: Nanos::ZERO,
             reads_out: 0,
             read_psns: 0,
             reads_open: 0,
@@ -297,6 +303,7 @@ impl Requester {
         self.stop = None;
         self.flush_end = None;
         self.since_ack_req = 0;
+        self.asked_at = Nanos::ZERO;
         self.reads_out = 0;
         self.read_psns = 0;
         self.reads_open = 0;
@@ -323,6 +330,7 @@ impl Requester {
         self.snd = psn;
         self.max = psn;
         self.alloc = psn;
+        self.asked = psn.sub(1);
     }
 
     pub fn take_attributes(&mut self, attr: &QpAttr) {
@@ -539,10 +547,26 @@ impl Requester {
         }
     }
 
+    /// The packet that is emitted now, the last of whose PSNs is `psn`, asks for an ACK.
+    #[inline]
+    fn asks(&mut self, psn: Psn, now: Nanos) {
+        self.since_ack_req = 0;
+        self.asked = psn;
+        self.asked_at = now;
+    }
+
+    /// Whether an ACK that was asked for is still to come. Else nothing has to come, as long as more packets will be sent that
+    /// ask: those of a QP that congestion control holds back may be far apart (IBTA 9.7.6.1.3: the timer is that of requests
+    /// with AckReq).
+    #[inline]
+    fn awaits_ack(&self) -> bool {
+        self.ahead(self.asked) < self.ahead(self.snd)
+    }
+
     /// After progress: waits anew for what is still to come.
     #[inline]
     fn restart_ack_timer(&mut self, now: Nanos, timers: &mut TimerWheel, slot: u32) {
-        if self.awaits_response() && self.timeout != Nanos::ZERO {
+        if self.awaits_response() && self.awaits_ack() && self.timeout != Nanos::ZERO {
             self.wait_for(Wait::Ack, now + self.ack_wait(), timers, slot);
         } else {
             self.wait = Wait::None;

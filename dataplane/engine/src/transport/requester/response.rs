@@ -25,6 +25,16 @@ pub(crate) fn on_response(qp: &mut Qp, packet: &Packet, tag: u32, env: &mut Env<
     }
     match packet.opcode.info().operation {
         Operation::ReadResponse => on_read_response(qp, packet, tag, env),
+        Operation::Ack if qp.hears_acks => {
+            let before = qp.req.una;
+            on_ack(qp, packet, env);
+            let una = qp.req.una;
+            // The last packet of a message may be shorter; nobody keeps the lengths of packets.
+            let bytes = una.sub(before.get()).get() << qp.mtu_shift;
+            if bytes > 0 {
+                env.reaction.on_ack(qp, bytes, una, env.now);
+            }
+        }
         Operation::Ack => on_ack(qp, packet, env),
         Operation::AtomicAck => on_atomic_ack(qp, packet, tag, env),
         _ => count!(qp, env, rx_dropped),

@@ -22,7 +22,11 @@ fn go_back(qp: &mut Qp, env: &mut Env<'_>) {
     r.reads_out = 0;
     r.read_psns = 0;
     r.since_ack_req = 0;
+    r.asked = r.una.sub(1);
     r.wait = Wait::None;
+    if qp.hears_acks {
+        env.reaction.forget_probe(qp.slot);
+    }
     if qp.req.has_unsent() {
         env.lists.ready.push(qp.slot);
     }

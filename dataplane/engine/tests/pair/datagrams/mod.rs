@@ -2,6 +2,7 @@
 
 pub mod captures;
 mod failures;
+mod notification;
 mod random;
 mod rules;
 

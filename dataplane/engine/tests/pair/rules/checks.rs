@@ -313,6 +313,7 @@ fn packets_that_are_not_of_this_connection_are_dropped() {
         },
         Frame {
             opcode: Opcode::CNP,
+            src: stranger,
             ..good.clone()
         },
     ] {

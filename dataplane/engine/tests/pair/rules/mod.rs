@@ -8,6 +8,7 @@ mod checks;
 mod fairness;
 mod faults;
 mod impaired;
+mod notification;
 mod post_mortem;
 mod requester;
 mod responder;
