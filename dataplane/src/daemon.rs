@@ -11,7 +11,6 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use roceline_engine::EngineConfig;
-use roceline_engine::congestion::CongestionConfig;
 use roceline_engine::wire::ethernet;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -428,7 +427,7 @@ fn nics(
                 retransmission: nic.retransmission,
                 owner: 0,
                 owner_bits: 0,
-                congestion: CongestionConfig::default(),
+                congestion: info.congestion.now().congestion,
                 seed: u64::from(info.index) + 1,
             },
         });

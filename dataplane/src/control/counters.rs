@@ -9,20 +9,13 @@ use roceline_engine::Counters;
 use crate::lcore::PauseReport;
 use crate::lcore::message::NicSnapshot;
 
-/// Names of mlx5 whose mechanism does not exist here, so they stay zero: dynamic connections, slow restart, and
-/// congestion control. Monitoring looks for the names.
-const STILL_HW: [&str; 11] = [
+/// Names of mlx5 whose mechanism does not exist here, so they stay zero: dynamic connections and slow restart.
+/// Monitoring looks for the names.
+const STILL_HW: [&str; 4] = [
     "rx_dct_connect",
     "roce_slow_restart",
     "roce_slow_restart_cnps",
     "roce_slow_restart_trans",
-    "np_cnp_sent",
-    "np_ecn_marked_roce_packets",
-    "rp_cnp_handled",
-    "rp_cnp_ignored",
-    "cc_rx_ce_pkts",
-    "cc_rx_cnp_pkts",
-    "cc_tx_cnp_pkts",
 ];
 /// Port counters that no event of ours moves: there is no virtual lane and no flow control.
 const STILL_PORT: [&str; 10] = [
@@ -38,9 +31,19 @@ const STILL_PORT: [&str; 10] = [
     "symbol_error",
 ];
 /// What an lcore counts of packets that it had to send and could not: `port_xmit_discards`.
-const DISCARDS: [&str; 3] = ["tx_no_mbuf", "tx_queue_full", "tx_memory_overrun"];
+const DISCARDS: [&str; 4] = [
+    "tx_no_mbuf",
+    "tx_no_way",
+    "tx_queue_full",
+    "tx_memory_overrun",
+];
 /// What happens before a QP is known, so a QP counts none.
-const OF_PORT: [&str; 3] = ["rx_icrc_encapsulated", "rx_unknown_qp", "rx_malformed"];
+const OF_PORT: [&str; 4] = [
+    "rx_icrc_encapsulated",
+    "rx_unknown_qp",
+    "rx_malformed",
+    "np_cnp_dropped",
+];
 
 /// What a NIC counted, all its lcores together.
 #[derive(Clone, Copy, Debug, Default)]
@@ -72,7 +75,17 @@ impl NicCounters {
     /// Files of `hw_counters`.
     pub fn hw(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
         let still = STILL_HW.into_iter().map(|name| (name, 0));
-        self.transport.iter().chain(still)
+        let c = &self.transport;
+        // mlx5's optional counters, of the same packets.
+        let optional = [
+            ("cc_rx_ce_pkts", c.np_ecn_marked_roce_packets),
+            (
+                "cc_rx_cnp_pkts",
+                c.rp_cnp_handled.wrapping_add(c.rp_cnp_ignored),
+            ),
+            ("cc_tx_cnp_pkts", c.np_cnp_sent),
+        ];
+        self.transport.iter().chain(optional).chain(still)
     }
 
     /// Files of `ethtool`: what `ethtool -S` shows of pauses and priorities.

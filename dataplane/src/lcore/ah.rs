@@ -24,20 +24,19 @@ pub struct Ah {
 }
 
 impl Ah {
-    /// The handle for a path.
-    pub fn new(context: ContextKey, pd: u32, path: &Path) -> Ah {
+    /// The handle for a path; its packets have headers for `sent`, the same path with the ECN field that they have.
+    pub fn new(context: ContextKey, pd: u32, path: &Path, sent: &Path) -> Ah {
         Ah {
             context,
             pd,
             path: *path,
-            template: headers(path),
+            template: headers(sent),
         }
     }
 
-    /// The next hop has another MAC address.
-    pub fn set_dmac(&mut self, dmac: [u8; 6]) {
-        self.path.dmac = dmac;
-        self.template = headers(&self.path);
+    /// From now on packets have headers for `sent`.
+    pub fn render(&mut self, sent: &Path) {
+        self.template = headers(sent);
     }
 }
 

@@ -67,7 +67,7 @@ pub fn serve(lcore: &mut Lcore, request: Request, now: Nanos) {
         }
         Command::Inject { nic, frames } => inject::serve(lcore, nic, &frames),
         Command::SetLink { nic, up } => link::order(lcore, nic, up),
-        Command::SetCongestion { nic, settings } => congestion::set(lcore, nic, &settings),
+        Command::SetCongestion { nic, settings } => congestion::set(lcore, nic, &settings, now),
         Command::Transmit { nic, frames } => others::transmit(lcore, nic, &frames),
         Command::PeerMoved {
             nic,

@@ -8,17 +8,17 @@
 
 use roceline_abi::queue::{Cqe, Origin};
 use roceline_engine::verbs::{AsyncKind, Completion, Event, QpId, WcStatus};
-use roceline_engine::wire::{atomic_eth, icrc};
+use roceline_engine::wire::{Opcode, atomic_eth, icrc};
 use roceline_engine::{Engine, MemSlice, NO_AH, Outcome, Outputs, Payload, Place, Side, TxDesc};
 
 use super::atomic::{self, Deed};
 use super::context::{Context, LostBehind, Mr, Op, OpEnd, Qp, Then, side_index};
-use super::multicast;
 use super::nic::{Fetched, LOOPBACK_LIMIT, Nic, Placed, Shared, TX_LIMIT};
 use super::overflow;
 use super::pause;
 use super::queue::CqFull;
 use super::srq;
+use super::{cnp, multicast};
 use crate::memory::helper::{CAPACITY, Direction, Piece};
 use crate::memory::{AtomicOp, Window};
 use crate::port::{Mbuf, Mempool};
@@ -337,6 +337,10 @@ fn build(nic: &mut Nic, shared: &mut Shared, desc: &TxDesc, slices: &[MemSlice])
 
 /// True if the packet waits for its payload, or behind one that does; false if it is on its way, or lost for want of a buffer.
 fn build_packet(nic: &mut Nic, shared: &mut Shared, desc: &TxDesc, slices: &[MemSlice]) -> bool {
+    if desc.opcode == Opcode::CNP {
+        cnp::build(nic, shared, desc);
+        return false;
+    }
     let Some(qp) = nic.qps.get_mut(desc.qp) else {
         return false;
     };

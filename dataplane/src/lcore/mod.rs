@@ -8,6 +8,7 @@
 mod ah;
 mod atomic;
 mod clock;
+mod cnp;
 mod commands;
 mod congestion;
 mod context;

@@ -9,6 +9,7 @@ use roceline_engine::{Engine, EngineConfig, Nanos, Outcome, Outputs, Side};
 use slab::Slab;
 
 use super::ah::Ah;
+use super::cnp::Senders;
 use super::context::{Context, ContextKey, Cq, Mr, OpEnd, Pd, QpTable};
 use super::impair::NicImpair;
 use super::multicast::Groups;
@@ -87,6 +88,8 @@ pub struct Nic {
     pub tags: bool,
     /// The port's hardware pauses and is paused by itself.
     pub port_pauses: bool,
+    /// Where marked datagrams came from.
+    pub senders: Senders,
 }
 
 /// A received packet while the transport judges it, and what a placement of it needs to know.
@@ -124,6 +127,8 @@ pub struct NicCounts {
     pub tx_multicast: u64,
     /// Not sent for want of an mbuf; the peer sees a loss.
     pub tx_no_mbuf: u64,
+    /// CNPs not sent since the way to the sender of a datagram was forgotten: very many hosts send marked ones.
+    pub tx_no_way: u64,
     /// Not sent since the port took none for too long.
     pub tx_queue_full: u64,
     /// Not sent since the program's memory could not keep up.
@@ -169,6 +174,7 @@ impl Nic {
             pause: None,
             tags: false,
             port_pauses: false,
+            senders: Senders::default(),
         }
     }
 }

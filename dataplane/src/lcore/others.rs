@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread::Thread;
 
 use roceline_engine::wire::ethernet;
-use roceline_engine::wire::{HeaderTemplate, arp, icmp, icmpv6, ipv4, ipv6, pause, udp_sport};
+use roceline_engine::wire::{arp, icmp, icmpv6, ipv4, ipv6, pause};
 
 use super::Lcore;
 use super::message::Reply;
@@ -147,27 +147,22 @@ pub fn peer_moved(
     };
     let ids: Vec<_> = nic.qps.iter().map(|qp| qp.id).collect();
     for id in ids {
-        let Ok((mut attr, _)) = nic.engine.query_qp(id) else {
+        let Ok((attr, _)) = nic.engine.query_qp(id) else {
             continue;
         };
         let hop = network.next_hop(attr.path.dgid.to_ip());
         if attr.path.dmac != moved.old || hop != NextHop::Ask(moved.address) {
             continue;
         }
-        attr.path.dmac = moved.new;
         nic.engine.set_dmac(id, moved.new);
-        if let Some(qp) = nic.qps.get_mut(id).filter(|qp| qp.template.is_some()) {
-            let sport = udp_sport(attr.path.flow_label, id.0, attr.dest_qpn);
-            let template = HeaderTemplate::new(&attr.path, sport, attr.dest_qpn, 0xffff);
-            qp.template = Some(template);
-        }
     }
     for ah in nic.ahs.iter_mut().flatten() {
         let hop = network.next_hop(ah.path.dgid.to_ip());
         if ah.path.dmac == moved.old && hop == NextHop::Ask(moved.address) {
-            ah.set_dmac(moved.new);
+            ah.path.dmac = moved.new;
         }
     }
+    nic.render_headers();
     Ok(Reply::Done)
 }
 

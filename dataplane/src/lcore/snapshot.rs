@@ -37,6 +37,7 @@ pub fn counters(lcore: &Lcore) -> Snapshot {
             ("rx_multicast", c.rx_multicast),
             ("tx_multicast", c.tx_multicast),
             ("tx_no_mbuf", c.tx_no_mbuf),
+            ("tx_no_way", c.tx_no_way),
             ("tx_queue_full", c.tx_queue_full),
             ("tx_memory_overrun", c.tx_memory_overrun),
             ("link_downed", c.link_downed),

@@ -3,7 +3,7 @@
 
 use roceline_abi::queue::{MAX_SGE, Sge};
 use roceline_engine::verbs::QpId;
-use roceline_engine::wire::{self, ParseError, icrc};
+use roceline_engine::wire::{self, ParseError, Transport, icrc};
 use roceline_engine::{Nanos, Outcome};
 
 use super::atomic;
@@ -93,6 +93,9 @@ pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
                 false => nic.counts.rx_not_ours += 1,
             }
             continue;
+        }
+        if parsed.packet.ce && parsed.packet.opcode.info().transport == Transport::Ud {
+            nic.senders.learn(&parsed);
         }
         if let Some(qp) = nic.qps.get_mut(QpId(parsed.packet.dest_qpn)) {
             let context = &shared.contexts[qp.context];

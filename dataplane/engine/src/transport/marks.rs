@@ -37,6 +37,18 @@ impl Engine {
         self.notifier.params()
     }
 
+    /// DSCP and ECN of the packets of a path for which `traffic_class` was asked: where congestion control heeds marks they can be
+    /// marked (ECT(0), RFC 3168 section 5), whatever the ECN bits that were asked for, as NICs have it that take DSCP from the
+    /// program and ECN from their configuration. Without it they are as the program says.
+    pub fn ecn_of(&self, traffic_class: u8) -> u8 {
+        const ECT_0: u8 = 2;
+        let priority = self.priorities.of_ip(traffic_class >> 2, None);
+        match self.reaction.heeds_marks(priority) {
+            true if traffic_class & 3 == 0 => traffic_class | ECT_0,
+            _ => traffic_class,
+        }
+    }
+
     /// A CNP. It is the peer's word, or it does not count; a UD QP has no peer, so anybody's does there.
     #[cold]
     pub(super) fn rx_cnp(&mut self, packet: &Packet, now: Nanos) {

@@ -213,7 +213,8 @@ impl Engine {
         }
         qp.cold.journal.received(now, packet);
         // Of one that is not welcome nobody hears, its sender included.
-        if packet.ce && packet.ext.qkey == qp.qkey {
+        // Of one to a group nobody knows by which of its members it was sent a mark too many.
+        if packet.ce && packet.ext.qkey == qp.qkey && !packet.dst.to_ip().is_multicast() {
             let counters = &mut self.counters;
             marks::note(
                 qp,

@@ -134,6 +134,11 @@ impl Reaction {
         self.waiting.cancel(slot);
     }
 
+    /// Whether queue pairs of `priority` slow down when their packets are marked.
+    pub fn heeds_marks(&self, priority: u8) -> bool {
+        Algorithm::new(&self.config, priority).heeds_cnp()
+    }
+
     /// Takes over another configuration; [`Reaction::configure`] must follow for each QP.
     pub fn set_config(&mut self, config: &CongestionConfig) {
         self.config = *config;

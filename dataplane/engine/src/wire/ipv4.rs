@@ -160,6 +160,12 @@ pub(super) fn set_variable<const N: usize>(
     put_u16(out, at + field::CHECKSUM, checksum);
 }
 
+/// Gives the header at `at`, as [`Repr::emit`] left it, another TOS; its new [`sum`].
+pub(super) fn set_tos<const N: usize>(out: &mut [u8; N], at: usize, tos: u8) -> u32 {
+    out[at + field::TOS] = tos;
+    out[at..].first_chunk().map_or(0, sum)
+}
+
 /// Sum of the ten 16-bit words (RFC 1071); it cannot overflow.
 #[inline]
 pub(super) fn sum(header: &[u8; LEN]) -> u32 {

@@ -118,6 +118,12 @@ impl Repr {
     }
 }
 
+/// Gives the header at `at` another traffic class.
+pub(super) fn set_traffic_class<const N: usize>(out: &mut [u8; N], at: usize, class: u8) {
+    out[at] = 6 << 4 | class >> 4;
+    out[at + 1] = class << 4 | (out[at + 1] & 0x0f);
+}
+
 /// Fills in what differs from packet to packet, in the header at `at`.
 #[inline(always)]
 pub(super) fn set_variable<const N: usize>(out: &mut [u8; N], at: usize, payload_len: u16) {

@@ -87,6 +87,22 @@ impl HeaderTemplate {
         }
     }
 
+    /// The headers of CNPs to the same QP: with `traffic_class` and the source port that CNPs have.
+    pub fn for_cnp(&self, traffic_class: u8) -> HeaderTemplate {
+        let mut cnp = self.clone();
+        match &mut cnp.0 {
+            Kind::V4(bytes, sum) => {
+                *sum = ipv4::set_tos(bytes, ethernet::LEN, traffic_class);
+                udp::set_src_port(bytes, ETH_IP_V4, udp::CNP_SRC_PORT);
+            }
+            Kind::V6(bytes) => {
+                ipv6::set_traffic_class(bytes, ethernet::LEN, traffic_class);
+                udp::set_src_port(bytes, ETH_IP_V6, udp::CNP_SRC_PORT);
+            }
+        }
+        cnp
+    }
+
     /// Bytes of all headers of a packet with this opcode: the offset of its payload.
     #[inline]
     pub fn header_len(&self, opcode: Opcode) -> usize {
@@ -249,18 +265,29 @@ mod tests {
     #[test]
     fn congestion_notification_of_a_real_nic() {
         let mut path = path("10.0.17.1", "10.0.18.1");
-        path.traffic_class = 0xc2;
+        path.traffic_class = 26 << 2;
         path.smac = [0x7c, 0xfe, 0x90, 0x64, 0x3b, 0x32];
         path.dmac = [0xe4, 0x1d, 0x2d, 0xab, 0x2b, 0xc2];
         let mut cnp = desc(Opcode::CNP, 0);
         (cnp.ack_req, cnp.solicited, cnp.psn) = (false, false, Psn::new(0));
-        let template = HeaderTemplate::new(&path, 0, 0x118, 0xffff);
+        // That of the queue pair's other packets, which have a class and a source port of their own.
+        let template = HeaderTemplate::new(&path, 0xc123, 0x118, 0xffff).for_cnp(0xc2);
         let mut out = vec![0xee; template.frame_len(Opcode::CNP, 0)];
         template.write(&cnp, 0x718c, &mut out).expect("room");
         assert!(icrc::seal(&mut out, HeaderTemplate::L3_OFFSET));
-        assert_eq!(out.len(), 74);
-        assert_eq!(out[70..], [0x82, 0xfd, 0x00, 0x2a]);
-        assert_eq!(out[24..26], [0x91, 0x61]);
+        assert_eq!(out, icrc::tests::CAPTURED_CNP);
+    }
+
+    #[test]
+    fn a_notification_over_ipv6_has_its_class_and_port() {
+        let mut path = path("fd00::1", "fd00::2");
+        (path.flow_label, path.traffic_class) = (0x1_2345, 26 << 2);
+        let template = HeaderTemplate::new(&path, 0xc123, 0x118, 0xffff).for_cnp(0xba);
+        let bytes = frame(&template, &desc(Opcode::CNP, 0));
+        let parsed = parse(&bytes).expect("well formed");
+        assert_eq!((parsed.packet.traffic_class, parsed.udp_sport), (0xba, 0));
+        let ip = ipv6::Header::new_checked(&bytes[14..]).expect("40 bytes");
+        assert_eq!((ip.flow_label(), ip.version()), (0x1_2345, 6));
     }
 
     #[test]

@@ -60,14 +60,17 @@ pub(super) fn set_variable<const N: usize>(out: &mut [u8; N], at: usize, len: u1
     put_u16(out, at + field::LEN, len);
 }
 
+/// Gives the header at `at` another source port.
+pub(super) fn set_src_port<const N: usize>(out: &mut [u8; N], at: usize, port: u16) {
+    put_u16(out, at + field::SRC_PORT, port);
+}
+
 /// Sets the checksum to ones (IBTA annex A17) in the header at `at`.
 #[inline(always)]
 pub(super) fn mask_for_icrc<const N: usize>(bytes: &mut [u8; N], at: usize) {
     put_u16(bytes, at + field::CHECKSUM, 0xffff);
 }
 
-/// Source port of CNPs, as captures of ConnectX have it.
-pub const CNP_UDP_SPORT: u16 = 0;
 /// UDP source port of a flow: equal for all packets of a QP, different between QPs so that routers
 /// spread them. A flow label of the path decides it; without one it follows from the QPNs. The folding is
 /// that of `rdma_flow_label_to_udp_sport` and `rdma_calc_flow_label` in Linux.

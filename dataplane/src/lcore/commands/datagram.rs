@@ -25,7 +25,8 @@ pub(super) fn create_ah(
     };
     own_pd(shared, key, pd)?.users += 1;
     shared.contexts[key].owned.ahs.insert(info.number);
-    nic.put_ah(info.index, Ah::new(key, pd, path));
+    let sent = nic.ecn_path(path);
+    nic.put_ah(info.index, Ah::new(key, pd, path, &sent));
     Ok(Reply::Handle(info.number))
 }
 

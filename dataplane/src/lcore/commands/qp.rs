@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use roceline_abi::layout::MAX_QPS;
 use roceline_engine::verbs::{QpAttr, QpError, QpId, QpInit, QpState, mask};
-use roceline_engine::wire::{HeaderTemplate, udp_sport};
 use roceline_engine::{Nanos, Owner};
 
 use super::objects::{own_cq, own_pd};
@@ -154,13 +153,12 @@ pub(super) fn modify_qp(
     let Ok((current, _)) = nic.engine.query_qp(id) else {
         return Ok(Reply::Done);
     };
+    let headers = nic.headers(id, &current.path, current.dest_qpn);
     let Some(qp) = nic.qps.get_mut(id) else {
         return Ok(Reply::Done);
     };
     if attr_mask & (mask::AV | mask::DEST_QPN) != 0 {
-        let path = &current.path;
-        let sport = udp_sport(path.flow_label, id.0, current.dest_qpn);
-        qp.template = Some(HeaderTemplate::new(path, sport, current.dest_qpn, 0xffff));
+        qp.template = Some(headers);
     }
     if changes && current.state == QpState::Reset {
         qp.sq.reset();

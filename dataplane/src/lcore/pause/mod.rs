@@ -177,7 +177,7 @@ impl Nic {
             ..*settings
         };
         let settings = if self.port_pauses { &off } else { settings };
-        self.engine.set_priority_map(settings.map);
+        self.engine.set_priority_map(settings.map, now);
         match &mut self.pause {
             None if !settings.is_on() => {}
             None => {
