@@ -10,6 +10,7 @@ use roceline_engine::wire::{Gid, HeaderTemplate, ParsedFrame, udp_sport};
 
 use super::drain::finish;
 use super::nic::{Nic, Shared};
+use super::pause::PCP_SHIFT;
 
 /// P_Key of the default partition, as a full member.
 const PKEY: u16 = 0xffff;
@@ -98,6 +99,10 @@ pub fn build(nic: &mut Nic, shared: &mut Shared, desc: &TxDesc) {
         return;
     }
     qp.ip_id = qp.ip_id.wrapping_add(1);
+    if nic.tags {
+        let priority = nic.engine.np_params().cnp_802p_prio;
+        mbuf.set_tci(u16::from(priority) << PCP_SHIFT);
+    }
     finish(nic, &shared.pool, desc.qp, mbuf);
 }
 
@@ -116,7 +121,7 @@ impl Nic {
     /// A path with the ECN field that its packets have.
     pub fn ecn_path(&self, path: &Path) -> Path {
         Path {
-            traffic_class: self.engine.ecn_of(path.traffic_class),
+            traffic_class: self.engine.ecn_of(path.traffic_class, path.sl),
             ..*path
         }
     }

@@ -25,7 +25,9 @@ pub(super) fn note(
 ) {
     qp.counters.np_ecn_marked_roce_packets += 1;
     counters.np_ecn_marked_roce_packets += 1;
-    let priority = priorities.of_ip(packet.traffic_class >> 2, None);
+    // Where tags tell priorities, its own: a connection has one service level.
+    let sl = qp.cold.attr.path.sl;
+    let priority = priorities.of_ip(packet.traffic_class >> 2, Some(sl));
     if notifier.marked(qp, packet, priority, now) == Marked::NoRoom {
         counters.np_cnp_dropped += 1;
     }
@@ -37,12 +39,12 @@ impl Engine {
         self.notifier.params()
     }
 
-    /// DSCP and ECN of the packets of a path for which `traffic_class` was asked: where congestion control heeds marks they can be
+    /// DSCP and ECN of the packets of a path for which `traffic_class` and service level `sl` were asked: where congestion control heeds marks they can be
     /// marked (ECT(0), RFC 3168 section 5), whatever the ECN bits that were asked for, as NICs have it that take DSCP from the
     /// program and ECN from their configuration. Without it they are as the program says.
-    pub fn ecn_of(&self, traffic_class: u8) -> u8 {
+    pub fn ecn_of(&self, traffic_class: u8, sl: u8) -> u8 {
         const ECT_0: u8 = 2;
-        let priority = self.priorities.of_ip(traffic_class >> 2, None);
+        let priority = self.priorities.of_ip(traffic_class >> 2, Some(sl));
         match self.reaction.heeds_marks(priority) {
             true if traffic_class & 3 == 0 => traffic_class | ECT_0,
             _ => traffic_class,
