@@ -105,7 +105,7 @@ fn marked_packets_slow_down_whoever_sends_them_and_the_counters_say_so() {
     }
 }
 
-/// IBTA annex A17.9.3, and the capture of a ConnectX-4 Lx that the engine's template reproduces; Wireshark agrees.
+/// IBTA annex A17, and the capture of a ConnectX-4 Lx that the engine's template reproduces; Wireshark agrees.
 #[test]
 fn a_cnp_on_the_wire_is_what_a_connectx_sends() {
     let _alone = alone();

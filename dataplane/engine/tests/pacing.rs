@@ -320,3 +320,49 @@ fn another_configuration_counts_at_once() {
     let qp = s.qps[0].id;
     assert_eq!(s.engine.qp_rate(qp, s.now), Some(Rate::from_gbps(100)));
 }
+
+fn timely() -> Sender {
+    let mut s = Sender::new(&Setup {
+        congestion: CongestionConfig {
+            algorithm: AlgorithmKind::Timely,
+            ..CongestionConfig::default()
+        },
+        ..Setup::default()
+    });
+    s.round_trip = Nanos::from_micros(20);
+    s
+}
+
+/// TIMELY lowers its rate above 500 us.
+#[test]
+fn round_trips_reach_the_algorithms_that_go_by_them() {
+    let mut s = timely();
+    let qp = s.qps[0].id;
+    let line = Rate::from_gbps(100);
+    let busy = |s: &mut Sender| while s.open() < 8 && s.post(0, WrOpcode::Write, 1 << 20) {};
+    s.run_for(Nanos::from_millis(5), busy);
+    assert_eq!(s.engine.qp_rate(qp, s.now), Some(line));
+    s.round_trip = Nanos::from_micros(900);
+    s.run_for(Nanos::from_millis(20), busy);
+    let rate = s.engine.qp_rate(qp, s.now).expect("it exists");
+    assert!(rate.0 < line.0 / 4, "{rate:?}");
+    assert_eq!(s.retries(), 0);
+}
+
+/// Karn and Partridge: the ACK of a packet that was sent twice could be of either.
+#[test]
+fn packets_that_were_sent_again_tell_nothing_of_the_round_trip() {
+    let mut s = timely();
+    let qp = s.qps[0].id;
+    for _ in 0..20 {
+        s.silent = true;
+        assert!(s.post(0, WrOpcode::Write, 8 << 10));
+        s.run_for(Nanos::from_millis(5), |_| {});
+        s.silent = false;
+        s.nak(0, 8);
+        s.run_for(Nanos::from_millis(1), |_| {});
+    }
+    assert_eq!(s.open(), 0);
+    assert_eq!(s.engine.counters().packet_seq_err, 20);
+    assert_eq!(s.engine.qp_rate(qp, s.now), Some(Rate::from_gbps(100)));
+}

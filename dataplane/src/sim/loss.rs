@@ -237,7 +237,7 @@ mod tests {
         // 4096 bytes in a WRITE middle: 14 + 20 + 8 + 12 + 4 around them, and 24 of the Ethernet.
         assert!((334.0..336.0).contains(&terms.packet_ns), "{terms:?}");
         assert!((20_300..20_500).contains(&terms.round_trip.0), "{terms:?}");
-        // IBTA 9.7.6.1.3: between T and 4T.
+        // IBTA 9.7.6.1: between T and 4T.
         let t = 4096u64 << setup.timeout;
         assert!((t..=4 * t).contains(&terms.timeout.0), "{terms:?}");
         let line = 4096.0 * 8.0 / terms.packet_ns * 1e9;

@@ -1,4 +1,4 @@
-//! The notification point: packets with a CE mark (RFC 3168) make congestion notification packets (IBTA annex A17.9, CNP), at
+//! The notification point: packets with a CE mark (RFC 3168) make congestion notification packets (IBTA annex A17, CNP), at
 //! most one for each flow and [`NpParams::min_time_between_cnps`].
 //!
 //! In flow marked packets that belong to a QP; out flow CNPs, when their processing delay is over and there is room for them. A

@@ -64,9 +64,10 @@ impl Flow {
             let change = self.algorithm.next_change().filter(|_| steps > 0);
             steps = steps.saturating_sub(1);
             let until = change.map_or(now, |at| at.clamp(self.since, now));
-            // Who is no longer held back at some moment in between starts anew then.
-            if let Some(rate) = self.algorithm.limit() {
-                self.grow(rate, until.saturating_sub(self.since));
+            match self.algorithm.limit() {
+                Some(rate) => self.grow(rate, until.saturating_sub(self.since)),
+                // Who is not held back owes nothing when that changes.
+                None => self.credit = 0,
             }
             self.since = until;
             self.algorithm.advance(until);

@@ -1,6 +1,6 @@
 //! ACK extended transport header (IBTA section 9.3.5, table "AETH syndrome field") with the tables
 //! that its codes point into: end-to-end credits and RNR timers (section 9.7.5.2.8), and the local
-//! ACK timeout that counts in a similar code (section 9.7.6.1.3).
+//! ACK timeout that counts in a similar code (section 9.7.6.1).
 
 use crate::time::Nanos;
 

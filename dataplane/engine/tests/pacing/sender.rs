@@ -14,8 +14,6 @@ const BASE: u64 = 1 << 32;
 /// Of the syndrome in the high byte of an AETH: ACK without credit count, NAK of a PSN out of sequence.
 const ACK: u32 = 0x1f << 24;
 const SEQUENCE_NAK: u32 = 0x60 << 24;
-/// Until an ACK is back.
-const ROUND_TRIP: Nanos = Nanos::from_micros(1);
 
 /// What is to be tried.
 pub struct Setup {
@@ -68,6 +66,8 @@ pub struct Sender {
     pub events: Vec<Event>,
     /// The peer answers nothing.
     pub silent: bool,
+    /// Until an ACK is back.
+    pub round_trip: Nanos,
     out: Outputs,
     /// ACKs on their way, by when they arrive.
     answers: VecDeque<(Nanos, usize, Psn)>,
@@ -150,6 +150,7 @@ impl Sender {
             acks: 0,
             events: Vec::new(),
             silent: false,
+            round_trip: Nanos::from_micros(1),
             out,
             answers: VecDeque::new(),
             key,
@@ -318,7 +319,7 @@ impl Sender {
             };
             self.qps[number].next = desc.psn.add(1);
             if desc.ack_req && !self.silent {
-                let arrival = self.now + ROUND_TRIP;
+                let arrival = self.now + self.round_trip;
                 self.answers.push_back((arrival, number, desc.psn));
             }
         }

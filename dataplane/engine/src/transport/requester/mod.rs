@@ -556,7 +556,7 @@ impl Requester {
     }
 
     /// Whether an ACK that was asked for is still to come. Else nothing has to come, as long as more packets will be sent that
-    /// ask: those of a QP that congestion control holds back may be far apart (IBTA 9.7.6.1.3: the timer is that of requests
+    /// ask: those of a QP that congestion control holds back may be far apart (IBTA 9.7.6.1: the timer is that of requests
     /// with AckReq).
     #[inline]
     fn awaits_ack(&self) -> bool {

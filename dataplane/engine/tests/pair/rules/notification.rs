@@ -1,4 +1,4 @@
-//! CE marks make CNPs, and CNPs reach the congestion control of the queue pair they are for (IBTA annex A17.9).
+//! CE marks make CNPs, and CNPs reach the congestion control of the queue pair they are for (IBTA annex A17).
 
 use roceline_engine::congestion::{AlgorithmKind, CnpModeration, CongestionConfig, Rate};
 use roceline_engine::wire::Gid;
