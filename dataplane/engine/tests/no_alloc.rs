@@ -7,6 +7,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use ideal::Ideal;
+use roceline_engine::congestion::{AlgorithmKind, CongestionConfig};
 use roceline_engine::fabric::impair::fuzz::{self, Scope};
 use roceline_engine::fabric::impair::{
     Direction, Line, MAX_RULES, PacketView, Random, Rule, RuleSet,
@@ -60,6 +61,7 @@ fn the_datapath_allocates_nothing() {
     switches_allocate_nothing();
     unreliable_connections_allocate_nothing();
     datagrams_allocate_nothing();
+    congestion_allocates_nothing();
     for policy in [AckPolicy::PerMessage, AckPolicy::Coalesced] {
         let mut pair = Ideal::new(Mtu::M1024, policy);
         let mut window = pair.window();
@@ -145,6 +147,41 @@ fn unreliable_connections_allocate_nothing() {
     let c = pair.ends[1].engine.counters();
     assert!(c.out_of_sequence > 300 && c.rx_dropped > 0, "{c:?}");
     assert!(pair.wire[0].is_empty());
+}
+
+/// Marks, CNPs, queue pairs that wait for their time, and pauses.
+fn congestion_allocates_nothing() {
+    let mut pair = Ideal::new(Mtu::M1024, AckPolicy::Coalesced);
+    let config = CongestionConfig {
+        algorithm: AlgorithmKind::Dcqcn,
+        ..CongestionConfig::paper()
+    };
+    for end in &mut pair.ends {
+        end.engine.set_congestion(&config, pair.now);
+    }
+    let before = allocations();
+    for round in 0..3000 {
+        pair.post(WrOpcode::Write, 20_000);
+        let (end, now) = (&mut pair.ends[0], pair.now);
+        end.engine.set_paused(if round % 50 == 0 { 1 } else { 0 });
+        end.engine.advance(now, &mut end.queues, &mut end.out);
+        pair.tx(0, 64);
+        for packet in pair.wire[1].iter_mut().step_by(3) {
+            packet.ce = true;
+        }
+        pair.rx(1);
+        pair.tx(1, 64);
+        pair.rx(0);
+        pair.now.0 += 10_000;
+    }
+    assert_eq!(allocations(), before);
+    let (sender, receiver) = (
+        pair.ends[0].engine.counters(),
+        pair.ends[1].engine.counters(),
+    );
+    assert!(receiver.np_ecn_marked_roce_packets > 100);
+    assert!(receiver.np_cnp_sent > 50);
+    assert_eq!(sender.rp_cnp_handled, receiver.np_cnp_sent);
 }
 
 /// UD: sent, fetched, received; some without a receive request's room, some with a wrong Q_Key.
