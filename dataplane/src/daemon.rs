@@ -20,6 +20,8 @@ use crate::control::counter_files::CounterFiles;
 use crate::control::machine::Machine;
 use crate::control::tree::Tree;
 use crate::control::{ControlConfig, ControlError, DeviceLimits, LcorePort, Listener};
+use crate::fabric::plan::Plan;
+use crate::fabric::{Fabric, FabricError};
 use crate::failures::FailureLog;
 use crate::lcore::message::{Command, ContextId, Request};
 use crate::lcore::{IdlePolicy, Lcore, LcoreConfig, Mailbox, NicConfig};
@@ -48,6 +50,9 @@ pub enum DaemonError {
     /// DPDK.
     #[error(transparent)]
     Port(#[from] PortError),
+    /// Switches.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
     /// The control socket.
     #[error(transparent)]
     Control(#[from] ControlError),
@@ -131,11 +136,12 @@ pub fn run(config: Config, from: Start, ready: impl FnOnce()) -> Result<(), Daem
     let pool = Mempool::new(
         &eal,
         &MempoolConfig {
-            count: MBUFS,
+            count: mbufs(&config.fabric),
             ..MempoolConfig::default()
         },
     )?;
-    let nics = nics(&config, &infos, &eal, &pool)?;
+    let (fabric, ends) = fabric(&config.fabric, &pool)?;
+    let nics = nics(&config, &infos, &eal, &pool, ends)?;
 
     // SAFETY: a new descriptor that becomes ours.
     let eventfd = unsafe {
@@ -211,6 +217,9 @@ pub fn run(config: Config, from: Start, ready: impl FnOnce()) -> Result<(), Daem
                         source,
                     }
                 })?;
+            if let Some(fabric) = fabric {
+                lcore.own_fabric(fabric);
+            }
             lcore.tell_failures(failure_log);
             if neighbour_answers.is_some() {
                 lcore.hand_over_others(&pipes, neighbour_answers);
@@ -377,18 +386,38 @@ fn eal_config(config: &Config) -> EalConfig {
     }
 }
 
+/// Mbufs of a daemon: what its NICs need, and what its switches can hold.
+fn mbufs(fabric: &Plan) -> u32 {
+    u32::try_from(u64::from(MBUFS) + Fabric::mbufs(fabric)).unwrap_or(u32::MAX)
+}
+
+/// The switches of a plan, if it has any, and the ends of links for NICs by NIC index.
+fn fabric(
+    plan: &Plan,
+    pool: &Arc<Mempool>,
+) -> Result<(Option<Fabric>, BTreeMap<u32, FabricEnd>), DaemonError> {
+    if plan.switches.is_empty() {
+        return Ok((None, BTreeMap::new()));
+    }
+    let (fabric, ends) = Fabric::new(plan, Arc::clone(pool))?;
+    let nics = plan.stations.iter().map(|station| station.nic);
+    Ok((Some(fabric), nics.zip(ends).collect()))
+}
+
 fn nics(
     config: &Config,
     infos: &[NicInfo],
     eal: &Eal,
     pool: &Arc<Mempool>,
+    mut on_switches: BTreeMap<u32, FabricEnd>,
 ) -> Result<Vec<NicConfig>, DaemonError> {
     let mut open_links: BTreeMap<&str, FabricEnd> = BTreeMap::new();
     let mut nics = Vec::new();
     for (nic, info) in config.nics.iter().zip(infos) {
         let port = match &nic.port {
             PortSpec::Fabric(name) => {
-                let end = match open_links.remove(name.as_str()) {
+                let on_switch = on_switches.remove(&info.index);
+                let end = match on_switch.or_else(|| open_links.remove(name.as_str())) {
                     Some(end) => end,
                     None => {
                         let (ours, theirs) = FabricLink::pair(&FabricLinkConfig {

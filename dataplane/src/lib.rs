@@ -7,6 +7,7 @@ pub mod config;
 pub mod congestion;
 pub mod control;
 pub mod daemon;
+pub mod fabric;
 mod failures;
 #[cfg(test)]
 mod fuzzing;

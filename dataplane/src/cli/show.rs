@@ -1,5 +1,6 @@
 //! `roceline show`: what the daemon has at this moment.
 
+mod fabric;
 mod programs;
 
 use std::io::{self, Write};
@@ -25,6 +26,7 @@ Examples:
   roceline show qp --post-mortem last       # why the last one did, and what to do
   roceline show qp --post-mortem 0x11
   roceline show programs                    # what each program has, and may have
+  roceline show fabric                      # switches: queues, marks, pauses
   roceline show devices --json | jq '.devices[].gids'";
 
 /// Show devices, programs, queue pairs, memory regions, ports or neighbours
@@ -61,6 +63,9 @@ enum What {
     /// Peers' MAC addresses: configured, or found by ARP and neighbour discovery
     #[value(alias = "neighbors")]
     Neighbours,
+    /// Switches ([fabric] of the configuration): of each port and priority the queue, its depth, marks, drops and pauses
+    #[value(aliases = ["switches", "switch"])]
+    Fabric,
 }
 
 pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
@@ -76,6 +81,7 @@ pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
         What::Ports => Query::Ports,
         What::Programs => Query::Programs,
         What::Neighbours => Query::Neighbours,
+        What::Fabric => Query::Fabric,
     };
     let answer = client.query(&query)?;
     let mut out = io::stdout().lock();
@@ -94,6 +100,7 @@ pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
         What::Ports => ports(&mut out, &decode(answer)?)?,
         What::Programs => programs::write(&mut out, &decode(answer)?)?,
         What::Neighbours => neighbours::show(&mut out, &decode(answer)?)?,
+        What::Fabric => fabric::write(&mut out, &decode(answer)?)?,
     }
     Ok(())
 }

@@ -17,6 +17,8 @@ use super::{
     Config, ConfigError, EalConfig, Hugepages, Idle, LcoreConfig, NicConfig, PortSpec,
     SocketConfig, port,
 };
+use crate::fabric::Fabric;
+use crate::fabric::plan::Plan;
 use crate::neighbour::same_subnet;
 use crate::telemetry::check_filter;
 
@@ -66,14 +68,20 @@ impl<'a> Checker<'a> {
 
     /// Checks everything.
     pub(super) fn check(&self, file: file::File) -> Result<Config, ConfigError> {
-        let eal = self.eal(file.eal)?;
+        let memory_is_set = file.eal.memory_mb.is_some();
+        let mut eal = self.eal(file.eal)?;
         let lcores = self.lcores(file.lcore)?;
+        let mut fabric = self.fabric(file.fabric)?;
         let nics = file
             .nic
             .into_iter()
-            .map(|nic| self.nic(nic.into_inner(), lcores.len()))
+            .map(|nic| self.nic(nic.into_inner(), lcores.len(), &fabric))
             .collect::<Result<Vec<_>, _>>()?;
-        self.together(&nics)?;
+        self.together(&nics, &fabric)?;
+        self.stations(&mut fabric, &nics)?;
+        if !memory_is_set {
+            eal.memory_mb = eal.memory_mb.max(Fabric::memory_mb(&fabric));
+        }
         let impair = self.impair(file.impair, &nics)?;
         let limits = self.limits(file.limits)?;
         let control = self.control(file.control)?;
@@ -82,6 +90,7 @@ impl<'a> Checker<'a> {
             eal,
             lcores,
             nics,
+            fabric,
             impair,
             limits,
             control,
@@ -140,7 +149,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    fn whole(&self, problem: impl Into<String>) -> ConfigError {
+    pub(super) fn whole(&self, problem: impl Into<String>) -> ConfigError {
         ConfigError::Whole {
             file: self.label.into(),
             problem: problem.into(),
@@ -227,7 +236,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    fn nic(&self, nic: file::Nic, lcores: usize) -> Result<NicConfig, ConfigError> {
+    fn nic(&self, nic: file::Nic, lcores: usize, fabric: &Plan) -> Result<NicConfig, ConfigError> {
         let name = self.name(&nic.name)?;
         let addresses = nic
             .addresses
@@ -287,7 +296,11 @@ impl<'a> Checker<'a> {
             Some(lids) if *lids.as_ref() => self.lid(&addresses, lids.span())?,
             _ => 0,
         };
-        let congestion = self.congestion(&nic, mtu)?;
+        let switch = match &port {
+            PortSpec::Fabric(name) => fabric.switch(name).map(|n| &fabric.switches[n]),
+            PortSpec::Vdev(_) | PortSpec::Pci(_) => None,
+        };
+        let congestion = self.congestion(&nic, mtu, switch)?;
         Ok(NicConfig {
             name,
             addresses,
@@ -502,7 +515,7 @@ impl<'a> Checker<'a> {
     }
 
     /// What the NICs must be to one another.
-    fn together(&self, nics: &[NicConfig]) -> Result<(), ConfigError> {
+    fn together(&self, nics: &[NicConfig], fabric: &Plan) -> Result<(), ConfigError> {
         if nics.is_empty() {
             return Err(self.whole("there is no [[nic]]; `roceline nic --print-config` shows two"));
         }
@@ -534,7 +547,10 @@ impl<'a> Checker<'a> {
             if !nic.addresses.iter().any(|&(ip, _)| ip == own) {
                 take(own)?;
             }
-            if let PortSpec::Fabric(link) = &nic.port {
+            let PortSpec::Fabric(link) = &nic.port else {
+                continue;
+            };
+            if fabric.switch(link).is_none() {
                 links.entry(link).or_default().push(nic);
             }
         }
@@ -546,7 +562,8 @@ impl<'a> Checker<'a> {
                 .join(", ");
             if ends.len() != 2 {
                 return Err(self.whole(format!(
-                    "link fabric:{link} has {} end(s) ({names}); a link joins exactly two NICs",
+                    "link fabric:{link} has {} end(s) ({names}); a link joins exactly two NICs, and a [[fabric.switch]] of \
+                     that name any number",
                     ends.len()
                 )));
             }

@@ -3,6 +3,8 @@
 
 use std::ops::Range;
 
+use roceline_engine::congestion::Rate;
+use roceline_engine::congestion::pfc::PauseMode;
 use toml::Spanned;
 
 use super::ConfigError;
@@ -10,12 +12,26 @@ use super::check::Checker;
 use super::error::nearest;
 use super::file::{self, Keys, line_of};
 use crate::congestion::{NP_KEYS, PFC_KEYS, PFC_PREFIX, RP_KEYS, Settings};
+use crate::fabric::plan::SwitchPlan;
 use crate::impair::SpecError;
 
 impl Checker<'_> {
-    /// Checks what a NIC says of congestion, for IP packets up to `mtu` bytes.
-    pub(super) fn congestion(&self, nic: &file::Nic, mtu: u32) -> Result<Settings, ConfigError> {
+    /// Checks what a NIC says of congestion, for IP packets up to `mtu` bytes. What it does not say follows from the switch that it
+    /// is on: the rate of its link, and pauses for what loses nothing there.
+    pub(super) fn congestion(
+        &self,
+        nic: &file::Nic,
+        mtu: u32,
+        switch: Option<&SwitchPlan>,
+    ) -> Result<Settings, ConfigError> {
         let mut settings = Settings::default();
+        if let Some(rate) = switch.and_then(|switch| switch.rate) {
+            settings.congestion.line_rate = Rate(rate);
+        }
+        if let Some(lossless) = switch.map(SwitchPlan::lossless).filter(|mask| *mask != 0) {
+            settings.pfc.mode = PauseMode::Pfc;
+            settings.pfc.priorities = lossless;
+        }
         // First what the rest goes by.
         if let Some((_, profile)) = find(&nic.dcqcn, "profile") {
             self.take(

@@ -20,6 +20,7 @@ pub(super) struct File {
     pub lcore: Vec<Spanned<Lcore>>,
     #[serde(default)]
     pub nic: Vec<Spanned<Nic>>,
+    pub fabric: Option<Fabric>,
     #[serde(default)]
     pub impair: Vec<Spanned<Impair>>,
     #[serde(default)]
@@ -113,6 +114,42 @@ impl Words {
                 parts.join(",")
             }
         }
+    }
+}
+
+/// `[fabric]` with its words for all switches, and `[[fabric.switch]]` with the same words for some.
+macro_rules! switches {
+    ($($(#[$meta:meta])* $name:ident { $($(#[$on:meta])* $field:ident: $kind:ty,)* })*) => {
+        $(
+            $(#[$meta])*
+            #[derive(Debug, Deserialize)]
+            #[serde(deny_unknown_fields)]
+            pub(super) struct $name {
+                $($(#[$on])* pub $field: $kind,)*
+                pub rate: Option<Spanned<String>>,
+                pub delay: Option<Spanned<String>>,
+                pub buffer: Option<Spanned<String>>,
+                pub alpha: Option<Spanned<String>>,
+                pub kmin: Option<Spanned<String>>,
+                pub kmax: Option<Spanned<String>>,
+                pub pmax: Option<Spanned<String>>,
+                pub lossless: Option<Spanned<Vec<Spanned<i64>>>>,
+                pub ecn: Option<Spanned<Vec<Spanned<i64>>>>,
+                pub strict: Option<Spanned<Vec<Spanned<i64>>>>,
+            }
+        )*
+    };
+}
+
+switches! {
+    Fabric {
+        seed: Option<Spanned<i64>>,
+        #[serde(default)]
+        switch: Vec<Spanned<Switch>>,
+    }
+    Switch {
+        name: Spanned<OneOrMore>,
+        uplinks: Option<Spanned<OneOrMore>>,
     }
 }
 

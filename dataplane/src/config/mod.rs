@@ -8,6 +8,7 @@
 mod check;
 mod congestion;
 mod error;
+mod fabric;
 mod file;
 mod impair;
 mod lid;
@@ -24,6 +25,7 @@ use roceline_engine::{AckPolicy, Retransmission};
 
 use crate::congestion::Settings;
 use crate::control::quota::Quotas;
+use crate::fabric::plan::Plan;
 use crate::impair::{Spec, Wiring};
 
 pub(crate) use check::cpu_problem;
@@ -41,6 +43,8 @@ pub struct Config {
     pub lcores: Vec<LcoreConfig>,
     /// The NICs, in the order of their indices.
     pub nics: Vec<NicConfig>,
+    /// Switches, and the NICs on them.
+    pub fabric: Plan,
     /// Impairments to begin with, in the order of the file.
     pub impair: Vec<Spec>,
     /// How much programs may have.
@@ -132,7 +136,8 @@ pub struct NicConfig {
 /// What carries a NIC's packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PortSpec {
-    /// One end of the emulated link of this name; the NIC with the same name has the other.
+    /// A port of the switch of this name, or else one end of the emulated link of this name; the NIC with the same name has
+    /// the other.
     Fabric(String),
     /// A virtual device of DPDK: the text after `--vdev=`.
     Vdev(String),

@@ -20,7 +20,7 @@ impl Config {
             .collect()
     }
 
-    /// What each NIC knows without asking: itself, the NIC at the other end of its emulated link, and the neighbours that the
+    /// What each NIC knows without asking: itself, the NICs at the other ends of its emulated link or fabric, and the neighbours that the
     /// configuration names, which win.
     pub fn networks(&self, infos: &[NicInfo]) -> Vec<Network> {
         infos
@@ -32,8 +32,10 @@ impl Config {
 
     fn network(&self, info: &NicInfo, nic: &NicConfig, infos: &[NicInfo]) -> Network {
         let on_link = |other: &NicInfo, port: &PortSpec| {
-            let link =
-                matches!((&nic.port, port), (PortSpec::Fabric(a), PortSpec::Fabric(b)) if a == b);
+            let link = match (&nic.port, port) {
+                (PortSpec::Fabric(a), PortSpec::Fabric(b)) => a == b || self.fabric.reaches(a, b),
+                _ => false,
+            };
             link || other.index == info.index
         };
         let mut known = BTreeMap::new();

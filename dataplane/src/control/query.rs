@@ -15,6 +15,7 @@ use super::error::CommandError;
 use super::seqpacket::Peer;
 use super::server::Shared;
 use super::{congestion, limits, neighbours, post_mortem, programs};
+use crate::fabric::report::FabricReport;
 use crate::impair::Spec;
 use crate::lcore::message::{Command, ContextId, Cursor, PostMortemReport, Reply, Snapshot};
 use crate::nic::NicInfo;
@@ -43,6 +44,8 @@ pub enum Query {
     Programs,
     /// Who is where. -> [`NeighboursReply`](super::neighbours::NeighboursReply)
     Neighbours,
+    /// Switches. -> [`FabricReport`](crate::fabric::report::FabricReport)
+    Fabric,
     /// Queue pairs that failed. -> [`PostMortemsReply`](super::post_mortem::PostMortemsReply)
     PostMortems,
     /// The rules and their counts. -> [`ImpairReply`](super::impair::ImpairReply)
@@ -404,6 +407,7 @@ pub(super) fn answer(shared: &Shared, peer: Peer, payload: &[u8]) -> Result<Vec<
         Query::Lcores => json(&LcoresReply {
             lcores: lcores(&counted(shared)?),
         }),
+        Query::Fabric => json(&fabric(shared)?),
         Query::Neighbours => json(&neighbours::reply(shared)),
         Query::Impair => json(&shared.impairments.list(shared)?),
         Query::ImpairAdd { rule } => json(&shared.impairments.add(shared, rule)?),
@@ -419,6 +423,18 @@ pub(super) fn answer(shared: &Shared, peer: Peer, payload: &[u8]) -> Result<Vec<
 
 fn json(reply: &impl Serialize) -> Result<Vec<u8>, CommandError> {
     serde_json::to_vec(reply).map_err(|e| CommandError::Query(e.to_string()))
+}
+
+/// The switches of all lcores.
+fn fabric(shared: &Shared) -> Result<FabricReport, CommandError> {
+    let mut all = FabricReport::default();
+    for nic in shared.first_nic_of_each_lcore() {
+        match shared.ask(nic, ContextId(0), Command::Fabric)? {
+            Reply::Fabric(report) => all.switches.extend(report.switches),
+            other => return Err(CommandError::BadAnswer("Fabric", format!("{other:?}"))),
+        }
+    }
+    Ok(all)
 }
 
 /// What all lcores keep of queue pairs that failed.
@@ -679,6 +695,7 @@ mod tests {
             (Query::Lcores, r#"{"query":"lcores"}"#),
             (Query::Programs, r#"{"query":"programs"}"#),
             (Query::Neighbours, r#"{"query":"neighbours"}"#),
+            (Query::Fabric, r#"{"query":"fabric"}"#),
             (Query::Impair, r#"{"query":"impair"}"#),
             (Query::ImpairClear, r#"{"query":"impair-clear"}"#),
             (

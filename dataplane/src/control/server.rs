@@ -349,6 +349,7 @@ fn name(command: &Command) -> &'static str {
         Command::Snapshot(_) => "Snapshot",
         Command::Impair(_) => "Impair",
         Command::Counters => "Counters",
+        Command::Fabric => "Fabric",
         Command::PostMortems => "PostMortems",
         Command::AddTap(_) => "AddTap",
         Command::RemoveTap(_) => "RemoveTap",

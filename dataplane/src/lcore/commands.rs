@@ -58,6 +58,7 @@ pub fn serve(lcore: &mut Lcore, request: Request, now: Nanos) {
         Command::Snapshot(from) => Ok(Reply::Snapshot(Box::new(snapshot(lcore, from)))),
         Command::Impair(command) => impair::serve(lcore, command),
         Command::Counters => Ok(Reply::Snapshot(Box::new(counters(lcore)))),
+        Command::Fabric => Ok(Reply::Fabric(Box::new(lcore.fabric_report(now)))),
         Command::PostMortems => Ok(Reply::PostMortems(post_mortems(lcore, now))),
         Command::AddTap(tap) => tap::add(lcore, tap),
         Command::RemoveTap(id) => tap::remove(lcore, id),
@@ -261,6 +262,7 @@ fn in_context(
         | Command::DeregMr { .. }
         | Command::Snapshot(_)
         | Command::Counters
+        | Command::Fabric
         | Command::Impair(_)
         | Command::PostMortems
         | Command::AddTap(_)

@@ -31,6 +31,8 @@ const QUIET: Nanos = Nanos::from_micros(300);
 const POLLED_PORT: Nanos = Nanos::from_micros(50);
 /// Longest sleep at all: bounds the harm of a program that does not ring.
 const LONGEST: Nanos = Nanos::from_millis(100);
+/// A switch that has something to do so soon is waited for awake.
+const SHORT: Nanos = Nanos::from_micros(60);
 /// Longest sleep while receives may be posted to failed QPs, which ring no bell.
 const ERRORED: Nanos = Nanos::from_millis(1);
 
@@ -200,6 +202,15 @@ fn sleep(lcore: &mut Lcore, now: Nanos) {
         if let Some(deadline) = nic.impair.next_deadline() {
             longest = longest.min(deadline.saturating_sub(now));
         }
+    }
+    if let Some(deadline) = lcore.fabric.as_ref().and_then(|f| f.next_deadline()) {
+        let left = deadline.saturating_sub(now);
+        if left < SHORT {
+            // Over before a sleep would be.
+            std::thread::yield_now();
+            return;
+        }
+        longest = longest.min(left);
     }
     if lcore.shared.has_events() || !lcore.shared.closing.is_empty() {
         longest = longest.min(Nanos::from_millis(1));

@@ -15,6 +15,7 @@ use serde::Serialize;
 use super::pause::PauseReport;
 use super::tap::{Tap, TapId};
 use crate::congestion::Settings;
+use crate::fabric::report::FabricReport;
 use crate::impair::Place;
 use crate::memory::helper::MemHelper;
 use crate::memory::{ContextFile, ProgramLock, Reach};
@@ -263,6 +264,8 @@ pub enum Command {
     /// What NICs have counted, and nothing of single objects, so that it costs little. No context needed. ->
     /// `Snapshot`
     Counters,
+    /// What the switches that this lcore owns have done. No context needed. -> `Fabric`
+    Fabric,
     /// Rules that impair packets. No context needed. -> `Done`, or `Impair` for a report
     Impair(ImpairCommand),
     /// Records of queue pairs that failed. No context needed. -> `PostMortems`
@@ -425,6 +428,8 @@ pub enum Reply {
     Snapshot(Box<Snapshot>),
     /// What the rules did.
     Impair(Vec<PlaceReport>),
+    /// What switches have done; none if the lcore owns none.
+    Fabric(Box<FabricReport>),
     /// Records of all NICs.
     PostMortems(Vec<PostMortemReport>),
     /// The tap that was removed.

@@ -55,6 +55,8 @@ pub use mailbox::Mailbox;
 pub use nic::NicCounts;
 pub use pause::PauseReport;
 
+use crate::fabric::Fabric;
+use crate::fabric::report::FabricReport;
 use crate::memory::helper::LcoreWake;
 use crate::nic::NicInfo;
 use crate::port::{Mempool, Port};
@@ -109,6 +111,8 @@ pub struct NicConfig {
 /// One lcore with all it owns.
 pub struct Lcore {
     nics: Vec<Nic>,
+    /// Switches that it owns, too.
+    fabric: Option<Box<Fabric>>,
     shared: Shared,
     ids: HashMap<ContextId, ContextKey>,
     mailbox: Arc<Mailbox>,
@@ -165,6 +169,7 @@ impl Lcore {
                     nic
                 })
                 .collect(),
+            fabric: None,
             shared: Shared {
                 contexts: Slab::new(),
                 cqs: Slab::new(),
@@ -206,6 +211,17 @@ impl Lcore {
     /// Wakes `thread` at the end of each poll in which a queue pair failed.
     pub fn tell_failures(&mut self, thread: Option<Thread>) {
         self.failure_log = thread;
+    }
+
+    /// Gives it switches to own.
+    pub fn own_fabric(&mut self, fabric: Fabric) {
+        self.fabric = Some(Box::new(fabric));
+    }
+
+    /// What its switches have done.
+    pub fn fabric_report(&self, now: Nanos) -> FabricReport {
+        let fabric = self.fabric.as_ref();
+        fabric.map_or_else(FabricReport::default, |fabric| fabric.report(now))
     }
 
     /// Lets `heart` beat while this runs.
@@ -262,6 +278,9 @@ impl Lcore {
             work += stages::timers(nic, &mut self.shared, now);
             probe.begin(Stage::Transmit);
             work += stages::transmit(nic, &mut self.shared, now);
+        }
+        if let Some(fabric) = &mut self.fabric {
+            work += fabric.poll(now);
         }
         probe.begin(Stage::End);
         work += self.end_poll(now);

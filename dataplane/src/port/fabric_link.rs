@@ -56,11 +56,23 @@ impl FabricLink {
     ///
     /// When the config is out of range or the process has no file descriptors left.
     pub fn pair(config: &FabricLinkConfig) -> Result<(FabricEnd, FabricEnd), PortError> {
-        let (tx_a, rx_b) = lane(config)?;
-        let (tx_b, rx_a) = lane(config)?;
+        FabricLink::joined(config, config)
+    }
+
+    /// A cable whose directions differ: each end sends as its config says.
+    ///
+    /// # Errors
+    ///
+    /// As [`FabricLink::pair`].
+    pub fn joined(
+        a: &FabricLinkConfig,
+        b: &FabricLinkConfig,
+    ) -> Result<(FabricEnd, FabricEnd), PortError> {
+        let (tx_a, rx_b) = lane(a)?;
+        let (tx_b, rx_a) = lane(b)?;
         Ok((
-            FabricEnd::new(config, tx_a, rx_a, false),
-            FabricEnd::new(config, tx_b, rx_b, false),
+            FabricEnd::new(a, tx_a, rx_a, false),
+            FabricEnd::new(b, tx_b, rx_b, false),
         ))
     }
 

@@ -187,9 +187,9 @@ impl Where {
     }
 }
 
-/// Sets the ECN field to CE and updates the IPv4 checksum, so that it stays right, or as wrong as it was
-/// (RFC 1624).
-fn mark_ce(frame: &mut [u8]) {
+/// Sets the ECN field of an IP packet to CE and updates the IPv4 checksum, so that it stays right, or as wrong as it was
+/// (RFC 1624). Any other frame stays as it is.
+pub fn mark_ce(frame: &mut [u8]) {
     let view = PacketView::parse(Direction::Tx, frame);
     let Some(span) = Field::Ecn.span(&view) else {
         return;

@@ -33,7 +33,7 @@ mod view;
 mod when;
 
 pub use action::{Action, ActionKind, Change, Corruption, Region, Reorder, Where};
-pub use apply::Edit;
+pub use apply::{Edit, mark_ce};
 pub use class::{Class, ClassSet, UnknownClass};
 pub use delay::{Delay, MAX_DELAY};
 pub use error::RuleError;

@@ -1,0 +1,209 @@
+//! A port of a switch: the cable to a NIC or another switch, as both directions of it look from here.
+
+use std::collections::VecDeque;
+
+use roceline_engine::wire::PauseFrame;
+use roceline_engine::wire::pause;
+
+use super::depths::Depths;
+use super::frame::link_bytes;
+use super::line::Line;
+use crate::port::{Burst, Driver, FabricEnd, Mbuf, Mempool, RX_BURST};
+
+/// Pause frames on their way over a cable, in one direction, at most: on top of frames, and few.
+pub(super) const PAUSES: usize = 256;
+/// Never: what no event is planned for.
+pub(super) const NEVER: u64 = u64::MAX;
+
+/// What travels on a cable.
+#[derive(Debug)]
+pub(super) enum Carried {
+    Frame(Mbuf),
+    /// Between switches a pause needs no bytes.
+    Pause(PauseFrame),
+}
+
+/// What is at the other end.
+#[derive(Debug)]
+pub(super) enum Peer {
+    /// A NIC: the end of its link that is ours.
+    Nic(Box<NicEnd>),
+    /// A port of a switch, by its place among the ports of the fabric.
+    Port(usize),
+}
+
+/// A NIC's link.
+#[derive(Debug)]
+pub(super) struct NicEnd {
+    end: FabricEnd,
+    /// The NIC as the sender that it would be on a cable of this rate.
+    uplink: Line,
+    /// Taken from the link, and not yet begun to be sent.
+    staged: VecDeque<Mbuf>,
+    /// On its way to the NIC: when it is there.
+    flight: VecDeque<(u64, Mbuf)>,
+    burst: Burst,
+}
+
+/// A port.
+#[derive(Debug)]
+pub(super) struct FabricPort {
+    /// Its switch.
+    pub switch: usize,
+    /// Its number there.
+    pub number: u16,
+    /// Of its pause frames.
+    pub mac: [u8; 6],
+    pub peer: Peer,
+    /// Our direction.
+    pub out: Line,
+    /// On its way to us: when it is here.
+    pub arriving: VecDeque<(u64, Carried)>,
+    /// Frames on their way at most.
+    pub flight: usize,
+    /// The cable is full: sending goes on when something has left it.
+    pub blocked: bool,
+    /// Frames for which there was no buffer: copies of those for everybody, and pause frames.
+    pub no_mbuf: u64,
+    /// Depths of its queues.
+    pub depths: Depths,
+}
+
+impl NicEnd {
+    pub(super) fn new(end: FabricEnd, uplink: Line, room: usize) -> NicEnd {
+        NicEnd {
+            end,
+            uplink,
+            staged: VecDeque::with_capacity(RX_BURST),
+            flight: VecDeque::with_capacity(room + PAUSES),
+            burst: Burst::new(),
+        }
+    }
+
+    /// Takes what the NIC has sent since `last`, as fast as its line is, and plans its arrival. All in picoseconds.
+    fn take(
+        &mut self,
+        arriving: &mut VecDeque<(u64, Carried)>,
+        room: usize,
+        last: u64,
+        now: u64,
+    ) -> usize {
+        let mut taken = 0;
+        loop {
+            if self.staged.is_empty() {
+                // Whatever waits stands here, so that it is seen whether something does.
+                if self.end.rx_burst(&mut self.burst) == 0 {
+                    break;
+                }
+                self.staged.extend(self.burst.drain());
+            }
+            if self.uplink.free() > now || arriving.len() >= room {
+                break;
+            }
+            let Some(mbuf) = self.staged.pop_front() else {
+                break;
+            };
+            // It came at some time since the last look; a line that was busy then goes on without a gap.
+            let due = self.uplink.send(last, link_bytes(mbuf.len()));
+            arriving.push_back((due, Carried::Frame(mbuf)));
+            taken += 1;
+        }
+        taken
+    }
+
+    /// Gives the NIC what is there by now.
+    fn deliver(&mut self, now: u64) -> usize {
+        let mut given = 0;
+        loop {
+            while self.burst.len() < RX_BURST && self.flight.front().is_some_and(|f| f.0 <= now) {
+                let Some((due, mbuf)) = self.flight.pop_front() else {
+                    break;
+                };
+                if let Err(mbuf) = self.burst.push(mbuf) {
+                    self.flight.push_front((due, mbuf));
+                    break;
+                }
+            }
+            if self.burst.is_empty() {
+                return given;
+            }
+            given += self.end.tx_burst(&mut self.burst);
+            if !self.burst.is_empty() {
+                // The link is full: what it did not take goes back to where it was, the last one first.
+                while let Some(mbuf) = self.burst.pop() {
+                    self.flight.push_front((now, mbuf));
+                }
+                return given;
+            }
+        }
+    }
+}
+
+impl FabricPort {
+    /// Takes what the NIC sent; nothing at a cable between switches.
+    pub(super) fn take(&mut self, last: u64, now: u64) -> usize {
+        match &mut self.peer {
+            Peer::Nic(nic) => nic.take(&mut self.arriving, self.flight, last, now),
+            Peer::Port(_) => 0,
+        }
+    }
+
+    /// Gives the NIC what is there.
+    pub(super) fn deliver(&mut self, now: u64) -> usize {
+        match &mut self.peer {
+            Peer::Nic(nic) => nic.deliver(now),
+            Peer::Port(_) => 0,
+        }
+    }
+
+    /// When the next frame is here.
+    pub(super) fn next_arrival(&self) -> u64 {
+        self.arriving.front().map_or(NEVER, |a| a.0)
+    }
+
+    /// When something is to be done that no arrival at the switch and no turn of a queue brings: frames of the NIC
+    /// that wait for their line, frames for the NIC. In picoseconds.
+    pub(super) fn next_at_nic(&self) -> u64 {
+        let Peer::Nic(nic) = &self.peer else {
+            return NEVER;
+        };
+        let uplink = match nic.staged.is_empty() {
+            true => NEVER,
+            false => nic.uplink.free(),
+        };
+        uplink.min(nic.flight.front().map_or(NEVER, |f| f.0))
+    }
+
+    /// Whether the cable takes another frame.
+    pub(super) fn has_room(&self) -> bool {
+        match &self.peer {
+            Peer::Nic(nic) => nic.flight.len() < self.flight,
+            Peer::Port(_) => true,
+        }
+    }
+
+    /// Puts a frame for the NIC on its way.
+    pub(super) fn fly(&mut self, due: u64, mbuf: Mbuf) {
+        if let Peer::Nic(nic) = &mut self.peer {
+            nic.flight.push_back((due, mbuf));
+        }
+    }
+
+    /// Sends the NIC a pause frame, in front of all that waits in the switch.
+    pub(super) fn pause_nic(&mut self, frame: &PauseFrame, at: u64, pool: &Mempool) {
+        let mbuf = pool.alloc().and_then(|mut mbuf| {
+            let bytes = mbuf
+                .set_len(pause::LEN)?
+                .first_chunk_mut::<{ pause::LEN }>()?;
+            frame.emit(&self.mac, bytes);
+            Some(mbuf)
+        });
+        match mbuf {
+            Some(mbuf) => {
+                let due = self.out.send(at, link_bytes(pause::LEN));
+                self.fly(due, mbuf);
+            }
+            None => self.no_mbuf += 1,
+        }
+    }
+}

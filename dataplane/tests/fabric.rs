@@ -1,0 +1,166 @@
+//! Switches of the daemon with real programs.
+
+mod support;
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use support::daemon::Daemon;
+use support::pair::{End, Pair, endless};
+use support::{PATIENCE, alone, compile, wait_for};
+
+/// NICs roce0 and on, each on the switch named.
+fn nics(switches: &[&str]) -> String {
+    let nic = |(n, switch): (usize, &&str)| {
+        format!(
+            "[[nic]]\nname = \"roce{n}\"\naddresses = [\"10.78.0.{}/24\", \"fd78::{}/64\"]\nport = \"fabric:{switch}\"\n",
+            n + 1,
+            n + 1
+        )
+    };
+    switches.iter().enumerate().map(nic).collect()
+}
+
+#[track_caller]
+fn run(daemon: &Daemon, server: &str, client: &str, program: &str, arguments: &[&str]) {
+    let end = |device| End { daemon, device };
+    let run = Pair::run(end(server), end(client), program, arguments, PATIENCE);
+    assert!(run.ok(), "{arguments:?}: {}{}", run.report(), daemon.log());
+}
+
+/// The sum of a number of all queues, or those of one switch and its port to `peer`.
+fn sum(fabric: &Value, switch: &str, peer: &str, name: &str) -> u64 {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let matches = |value: &Value, wanted: &str| wanted.is_empty() || *value == wanted;
+    let switches = list(&fabric["switches"]).into_iter();
+    let ports = switches
+        .filter(|s| matches(&s["name"], switch))
+        .flat_map(|s| list(&s["ports"]));
+    let queues = ports
+        .filter(|p| matches(&p["peer"], peer))
+        .flat_map(|p| list(&p["queues"]));
+    queues.map(|q| q[name].as_u64().expect(name)).sum()
+}
+
+/// Whatever came has left or was dropped, once all is quiet.
+#[track_caller]
+fn expect_conserved(daemon: &Daemon) {
+    let mut fabric = Value::Null;
+    wait_for("a quiet fabric", PATIENCE, || {
+        fabric = daemon.json(&["show", "fabric"]);
+        sum(&fabric, "", "", "depth") == 0
+    });
+    let all = |name| sum(&fabric, "", "", name);
+    assert_eq!(all("rx_frames"), all("tx_frames"), "{fabric:#}");
+    for lost in ["dropped", "rx_dropped", "unroutable", "dropped_not_ect"] {
+        assert_eq!(all(lost), 0, "{lost} {fabric:#}");
+    }
+    assert_eq!(all("held"), 0, "{fabric:#}");
+}
+
+#[test]
+fn a_star_joins_any_number_of_nics() {
+    let _alone = alone();
+    let daemon = Daemon::start(&(nics(&["tor"; 3]) + "[[fabric.switch]]\nname = \"tor\"\n"));
+    for (server, client) in [
+        ("roce0", "roce1"),
+        ("roce1", "roce2"),
+        ("roce2", "roce0"),
+        ("roce1", "roce1"),
+    ] {
+        let options = ["-g", "0", "-n", "200"];
+        run(&daemon, server, client, "ibv_rc_pingpong", &options);
+        let options = ["-x", "1", "-F", "-n", "200", "-s", "65536"];
+        run(&daemon, server, client, "ib_write_bw", &options);
+    }
+    expect_conserved(&daemon);
+    let fabric = daemon.json(&["show", "fabric"]);
+    for peer in ["roce0", "roce1", "roce2"] {
+        assert!(sum(&fabric, "tor", peer, "tx_frames") > 400, "{fabric:#}");
+    }
+    let shown = daemon.roceline("show", &["show", "fabric"]);
+    shown.expect_ok();
+}
+
+/// The groups of `datagram_check` are on two NICs; the third one gets the copies and has no use for them.
+#[test]
+fn what_is_for_a_group_goes_to_all_and_round_no_circle() {
+    let _alone = alone();
+    let daemon = Daemon::start(
+        &(nics(&["leaf0", "leaf1", "leaf1"])
+            + "[[fabric.switch]]\nname = [\"leaf0\", \"leaf1\"]\nuplinks = [\"spine0\", \"spine1\"]\n\
+               [[fabric.switch]]\nname = [\"spine0\", \"spine1\"]\n"),
+    );
+    let sources = ["datagram_check.c", "../../verbs-shim/tests/verbs_end.c"];
+    let program = compile(daemon.dir(), "datagram_check", &sources);
+    let arguments = ["roce0", "roce1", "group", "0", "::ffff:239.1.2.3"];
+    let ended = daemon.run_program("datagram_check", &program, &arguments);
+    ended.expect_ok();
+    wait_for("copies", PATIENCE, || {
+        let fabric = daemon.json(&["show", "fabric"]);
+        let sent = |peer| sum(&fabric, "leaf1", peer, "tx_frames");
+        sent("roce2") > 0 && sent("roce2") == sent("roce1")
+    });
+}
+
+#[test]
+fn leaves_and_spines_share_flows_among_equal_ways() {
+    let _alone = alone();
+    let daemon = Daemon::start(
+        &(nics(&["leaf0", "leaf1"])
+            + "[fabric]\nrate = \"2Gb/s\"\ndelay = \"2us\"\n\
+               [[fabric.switch]]\nname = [\"leaf0\", \"leaf1\"]\nuplinks = [\"spine0\", \"spine1\"]\n\
+               [[fabric.switch]]\nname = [\"spine0\", \"spine1\"]\n"),
+    );
+    for _ in 0..6 {
+        let options = ["-x", "0", "-F", "-n", "100", "-s", "65536", "-q", "4"];
+        run(&daemon, "roce0", "roce1", "ib_write_bw", &options);
+        let fabric = daemon.json(&["show", "fabric"]);
+        let by = |spine| sum(&fabric, spine, "leaf0", "tx_bytes");
+        if by("spine0") > 100_000 && by("spine1") > 100_000 {
+            return expect_conserved(&daemon);
+        }
+    }
+    panic!(
+        "six times four flows took one way: {:#}",
+        daemon.json(&["show", "fabric"])
+    );
+}
+
+/// No faster than the rate, over any time; how much slower is up to the machine.
+#[test]
+fn a_shaped_port_has_its_rate() {
+    let _alone = alone();
+    let daemon = Daemon::start(
+        &(nics(&["tor", "tor"]) + "[fabric]\nrate = \"200Mb/s\"\nswitch = [{ name = \"tor\" }]\n"),
+    );
+    let _ends = endless(&daemon, "ib_write_bw", &["-x", "0"]);
+    let look = || {
+        let fabric = daemon.json(&["show", "fabric"]);
+        let (bytes, frames) = (
+            sum(&fabric, "tor", "roce0", "tx_bytes"),
+            sum(&fabric, "tor", "roce0", "tx_frames"),
+        );
+        // Preamble and gap; FCS is in the bytes.
+        bytes + 20 * frames
+    };
+    wait_for("traffic", PATIENCE, || look() > 100_000);
+    let before = Instant::now();
+    let first = look();
+    let between = Instant::now();
+    wait_for("20 MB of it", PATIENCE * 4, || {
+        sleep(Duration::from_millis(100));
+        look() > first + 20_000_000
+    });
+    let sent = (look() - first) as f64 * 8.0;
+    let rate = sent / before.elapsed().as_secs_f64();
+    // What was asked for first was seen between `before` and `between`; a frame may be under way.
+    let slack = 1.01 + 2.0 * (between - before).as_secs_f64() / before.elapsed().as_secs_f64();
+    assert!(rate < 200e6 * slack, "{rate} b/s");
+    let fabric = daemon.json(&["show", "fabric"]);
+    for lost in ["dropped", "rx_dropped", "unroutable"] {
+        assert_eq!(sum(&fabric, "", "", lost), 0, "{lost} {fabric:#}");
+    }
+}
