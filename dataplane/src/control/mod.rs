@@ -13,6 +13,7 @@
 //!                        └─ Query ──────> query: NicInfo and Snapshot as JSON
 //! ```
 
+mod bound_socket;
 mod capture;
 pub mod client;
 pub mod congestion;
@@ -47,12 +48,13 @@ mod testing;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+pub use bound_socket::BoundSocket;
 pub use client::{Client, ClientError};
 #[cfg(test)]
 pub(crate) use context::event_pipe;
 pub use error::{CommandError, ControlError};
 pub use limits::DeviceLimits;
-pub use server::{BoundSocket, Listener, Server};
+pub use server::{Listener, Server};
 
 use self::quota::Quotas;
 use crate::impair::{Spec, Wiring};

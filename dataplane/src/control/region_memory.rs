@@ -7,7 +7,7 @@
 //! What a program says here can only harm the program: a piece names bytes of an object that it passed, with the rights
 //! of the descriptor that it passed, for a range of its own addresses.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
@@ -20,6 +20,8 @@ use crate::memory::{Mapping, MappingError, MemoryFile, Range, Reach};
 const PAGE: u64 = 4096;
 /// Pieces that may lie under one region.
 const MAX_PIECES: usize = 1 << 16;
+/// Mappings that begin before a piece, nearest first, of which one that has it is looked for.
+const LOOK_BACK: usize = 16;
 /// Addresses that they may take, of the 2^47 that a process has.
 const MAX_MAPPED_BYTES: u64 = 1 << 41;
 
@@ -31,7 +33,7 @@ pub struct RegionMemory {
     /// For the next registration.
     pieces: Vec<MemoryPiece>,
     /// By object, offset and length. Each is charged until `forget_unmapped`.
-    mapped: HashMap<(u32, u64, u64), Weak<Mapping>>,
+    mapped: BTreeMap<(u32, u64, u64), Weak<Mapping>>,
     /// Dead ones that another took the place of, with their bytes, charged as well: regions may hold them still.
     replaced: Vec<(u64, Weak<Mapping>)>,
     /// Bytes of these, those given back since `forget_unmapped` included.
@@ -64,7 +66,7 @@ impl RegionMemory {
             account,
             files: Vec::new(),
             pieces: Vec::new(),
-            mapped: HashMap::new(),
+            mapped: BTreeMap::new(),
             replaced: Vec::new(),
             mapped_bytes: 0,
             regions: HashMap::new(),
@@ -144,7 +146,7 @@ impl RegionMemory {
                 continue;
             }
             // Without a mapping the kernel reaches the bytes as well.
-            let Some(mapping) = self.map(piece)? else {
+            let Some((mapping, offset)) = self.map(piece)? else {
                 continue;
             };
             mappings.push(Arc::clone(&mapping));
@@ -152,6 +154,7 @@ impl RegionMemory {
                 start: piece.addr,
                 end: stop,
                 mapping,
+                offset,
             });
         }
         Ok(Reached {
@@ -160,12 +163,33 @@ impl RegionMemory {
         })
     }
 
-    /// The mapping of a piece; none if there is no room for it.
-    fn map(&mut self, piece: &MemoryPiece) -> Result<Option<Arc<Mapping>>, CommandError> {
+    /// A mapping that has a piece already, being a larger one's, and where in it the piece begins. Only of an object whose pages
+    /// stay: else what one region loses would be the others' loss.
+    fn within(&self, piece: &MemoryPiece) -> Option<(Arc<Mapping>, u64)> {
+        if !self.files.get(piece.file as usize)?.keeps_pages() {
+            return None;
+        }
+        let end = piece.offset.checked_add(piece.len)?;
+        let first = (piece.file, 0, 0);
+        let before = self
+            .mapped
+            .range(first..=(piece.file, piece.offset, u64::MAX));
+        let mut before = before.rev().take(LOOK_BACK);
+        before.find_map(|(&(_, offset, len), mapping)| {
+            let mapping = mapping.upgrade().filter(|_| offset + len >= end)?;
+            (!mapping.is_dead()).then_some((mapping, piece.offset - offset))
+        })
+    }
+
+    /// A mapping of a piece, and where in it that begins; none if there is no room for one.
+    fn map(&mut self, piece: &MemoryPiece) -> Result<Option<(Arc<Mapping>, u64)>, CommandError> {
+        if let Some(found) = self.within(piece) {
+            return Ok(Some(found));
+        }
         let key = (piece.file, piece.offset, piece.len);
         let old = self.mapped.get(&key).and_then(Weak::upgrade);
         if let Some(mapping) = old.as_ref().filter(|mapping| !mapping.is_dead()) {
-            return Ok(Some(Arc::clone(mapping)));
+            return Ok(Some((Arc::clone(mapping), 0)));
         }
         let name = format!("{:#x}+{:#x}", piece.addr, piece.len);
         if self.mapped_bytes > MAX_MAPPED_BYTES {
@@ -198,7 +222,7 @@ impl RegionMemory {
                 if let Some(charge) = charge {
                     charge.keep();
                 }
-                Ok(Some(mapping))
+                Ok(Some((mapping, 0)))
             }
             // Of an object that is shorter than its mapping in the program, only what is there is reached; of huge pages,
             // only whole ones.
@@ -326,6 +350,31 @@ mod tests {
         drop((a, b));
         assert!(old.upgrade().is_none(), "unmapped with its last region");
         mapping();
+    }
+
+    #[test]
+    fn a_region_within_another_shares_its_mapping_where_that_cannot_lose_pages() {
+        for (seals, shared) in [(libc::F_SEAL_SHRINK, true), (0, false)] {
+            let accounts = with_limit(Resource::Mappings, 100);
+            let mut memory = RegionMemory::new(Arc::new(account_of(&accounts, 1)));
+            memory.add_file(memfd(1 << 20, seals)).unwrap();
+            let mut reach = |page: u64, pages: u64| {
+                let (at, len) = (page << 12, pages << 12);
+                note(&mut memory, &[piece(0x10000 + at, len, at)]).unwrap();
+                memory.reach(0x10000 + at, len).unwrap().split()
+            };
+            let (whole, of_whole) = reach(0, 16);
+            let (part, of_part) = reach(3, 2);
+            assert_eq!(Arc::ptr_eq(&of_whole[0], &of_part[0]), shared);
+            assert!(whole.at(0x13ff8, 8).unwrap().write(b"the last"));
+            let mut seen = [0; 8];
+            assert!(part.at(0x13ff8, 8).unwrap().read(&mut seen));
+            assert_eq!(&seen, b"the last");
+            assert!(part.at(0x12fff, 1).is_none() && part.at(0x15000, 1).is_none());
+            // What reaches beyond it has one of its own.
+            let (_, of_other) = reach(15, 2);
+            assert!(!Arc::ptr_eq(&of_whole[0], &of_other[0]));
+        }
     }
 
     #[test]

@@ -3,14 +3,14 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use super::bound_socket::{BoundSocket, raise_descriptor_limit};
 use super::error::{CommandError, ControlError};
 use super::impair::Impairments;
 use super::limits::DeviceLimits;
@@ -360,59 +360,6 @@ fn name(command: &Command) -> &'static str {
     }
 }
 
-/// A bound, listening control socket; connections wait in its queue. Its file goes when the value is dropped.
-#[derive(Debug)]
-pub struct BoundSocket {
-    socket: OwnedFd,
-    path: PathBuf,
-    /// Device and inode of the file: a successor's is not ours to remove.
-    identity: (u64, u64),
-}
-
-impl BoundSocket {
-    /// Takes `path`, and replaces the socket there if the daemon that it belonged to is gone. `mode` are the permission
-    /// bits of the file.
-    pub fn bind(path: &Path, mode: u32) -> Result<BoundSocket, ControlError> {
-        let failed = |what| {
-            let path = path.to_owned();
-            move |source| ControlError::Socket { what, path, source }
-        };
-        raise_descriptor_limit();
-        let socket = bind(path)?;
-        let meta = std::fs::metadata(path).map_err(failed("looking at"))?;
-        let bound = BoundSocket {
-            socket,
-            path: path.to_owned(),
-            identity: (meta.dev(), meta.ino()),
-        };
-        let permissions = std::fs::Permissions::from_mode(mode);
-        std::fs::set_permissions(path, permissions).map_err(failed("setting permissions of"))?;
-        Ok(bound)
-    }
-
-    /// Whether the file is still this socket's.
-    pub fn is_ours(&self) -> bool {
-        std::fs::metadata(&self.path).is_ok_and(|m| (m.dev(), m.ino()) == self.identity)
-    }
-}
-
-impl AsFd for BoundSocket {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-}
-
-impl Drop for BoundSocket {
-    fn drop(&mut self) {
-        let path = &self.path;
-        if self.is_ours() {
-            if let Err(error) = std::fs::remove_file(path) {
-                tracing::warn!(path = %path.display(), %error, "socket file not removed");
-            }
-        }
-    }
-}
-
 /// A listening control socket, which nobody serves yet.
 pub struct Listener {
     config: ControlConfig,
@@ -527,81 +474,6 @@ impl Drop for Server {
         if !self.shared.close_all(SHUTDOWN_TIMEOUT) {
             tracing::warn!("some programs' contexts were not closed in time");
         }
-    }
-}
-
-/// A socket listening at `path`. A socket file on which nobody answers is left over from a daemon that died.
-fn bind(path: &Path) -> Result<OwnedFd, ControlError> {
-    let address = seqpacket::address(path).ok_or_else(|| ControlError::PathTooLong(path.into()))?;
-    let failed = |what| {
-        move |source| ControlError::Place {
-            what,
-            path: path.to_path_buf(),
-            source,
-        }
-    };
-    let socket = seqpacket::socket().map_err(failed("making a socket for"))?;
-    let error = match seqpacket::listen(socket.as_fd(), &address) {
-        Ok(()) => return Ok(socket),
-        Err(error) => error,
-    };
-    if error.raw_os_error() != Some(libc::EADDRINUSE) {
-        return Err(failed("listening on")(error));
-    }
-    let kind = std::fs::symlink_metadata(path).map(|m| m.file_type());
-    if !kind.map_err(failed("looking at"))?.is_socket() {
-        return Err(ControlError::NotASocket(path.into()));
-    }
-    let probe = seqpacket::socket().map_err(failed("making a socket for"))?;
-    match seqpacket::connect(probe.as_fd(), &address) {
-        Err(error) if error.raw_os_error() == Some(libc::ECONNREFUSED) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        // The listener outlives the supervisor by the moment that its worker takes to stop.
-        Ok(()) if seqpacket::peer(probe.as_fd()).is_ok_and(|peer| is_dead(peer.pid)) => {}
-        // A socket of another type answers with EPROTOTYPE: somebody is there.
-        _ => return Err(ControlError::InUse(path.into())),
-    }
-    tracing::info!(path = %path.display(), "replacing the socket of a daemon that is gone");
-    match std::fs::remove_file(path) {
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(failed("removing the stale socket")(error)),
-    }
-    let socket = seqpacket::socket().map_err(failed("making a socket for"))?;
-    seqpacket::listen(socket.as_fd(), &address).map_err(failed("listening on"))?;
-    Ok(socket)
-}
-
-/// Whether a process that we can see is none any more. The credentials of a listening socket are those of the process that
-/// made it listen.
-fn is_dead(pid: i32) -> bool {
-    if pid <= 0 {
-        // In a PID namespace that we do not see.
-        return false;
-    }
-    match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
-        // The state stands behind the name, which is in parentheses and may contain some.
-        Ok(stat) => matches!(
-            stat.rsplit_once(") ")
-                .and_then(|(_, rest)| rest.chars().next()),
-            Some('Z' | 'X')
-        ),
-        Err(error) => error.kind() == io::ErrorKind::NotFound,
-    }
-}
-
-/// An open device costs about eight descriptors, a completion channel two; the usual soft limit of 1,024 is for
-/// programs that use select(2).
-fn raise_descriptor_limit() {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: fills in one rlimit.
-    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } == 0 {
-        limit.rlim_cur = limit.rlim_max;
-        // SAFETY: reads one rlimit; raising the soft limit up to the hard one needs no privilege.
-        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
     }
 }
 

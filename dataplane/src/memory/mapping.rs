@@ -80,6 +80,8 @@ pub struct MemoryFile {
     fd: OwnedFd,
     /// Bytes of a page of it: more than usual for one of huge pages.
     page: u64,
+    /// It is sealed against becoming shorter.
+    sealed: bool,
 }
 
 impl MemoryFile {
@@ -108,12 +110,20 @@ impl MemoryFile {
             HUGETLBFS_MAGIC => fs.f_bsize as u64,
             _ => PAGE,
         };
-        let file = MemoryFile { fd, page };
+        // SAFETY: a plain system call; what cannot be sealed gives an error.
+        let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
+        let sealed = seals > 0 && seals & libc::F_SEAL_SHRINK != 0;
+        let file = MemoryFile { fd, page, sealed };
         let mode = file.stat()?.st_mode;
         if mode & libc::S_IFMT != libc::S_IFREG {
             return Err(MappingError::NotRegular(mode));
         }
         Ok(file)
+    }
+
+    /// Whether none of its pages can be lost to a mapping: it never gets shorter, and does not depend on free huge pages.
+    pub fn keeps_pages(&self) -> bool {
+        self.sealed && self.page == PAGE
     }
 
     fn stat(&self) -> Result<libc::stat64, MappingError> {

@@ -15,8 +15,10 @@ pub struct Range {
     pub start: u64,
     /// First address behind it.
     pub end: u64,
-    /// The mapping, whose first byte is that at `start`.
+    /// A mapping that has them.
     pub mapping: Arc<Mapping>,
+    /// Where in the mapping the byte at `start` is.
+    pub offset: u64,
 }
 
 /// The mapped ranges of a region.
@@ -80,7 +82,7 @@ impl Reach {
         }
         Some(Window {
             mapping: &range.mapping,
-            offset: (addr - range.start) as usize,
+            offset: (addr - range.start + range.offset) as usize,
         })
     }
 
@@ -116,6 +118,7 @@ mod tests {
             start,
             end,
             mapping: Mapping::new(&file, start, end - start, String::new()).unwrap(),
+            offset: 0,
         };
         let one = Reach::mapped(vec![range(0x1000, 0x3000)]);
         let many = Reach::mapped(vec![
@@ -147,6 +150,7 @@ mod tests {
             start: 0x1000,
             end: 0x3000,
             mapping,
+            offset: 0,
         }]);
         assert_eq!(reach.describe(0x1800, 0x1000), "mapped");
         assert_eq!(reach.describe(0x1800, 0x2000), "mixed");

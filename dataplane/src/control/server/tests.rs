@@ -7,6 +7,7 @@ use crate::control::query::{
 use crate::control::testing::{FakeLcore, config};
 use crate::lcore::message::{LcoreSnapshot, MrSnapshot, NicSnapshot, QpSnapshot, Snapshot};
 use roceline_abi::PROTOCOL_VERSION;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 /// A folder of its own, removed at the end.
