@@ -241,7 +241,7 @@ impl State {
         let is_huge = |vma: &Vma| {
             vma.is_private_huge() || objects.of(vma).is_some_and(|object| object.is_huge())
         };
-        if !self.collect(|vma| vma.span.common(span).is_some() && is_huge(vma)) {
+        if !self.collect_in(span, is_huge) {
             return span;
         }
         for vma in self.vmas.as_slice() {
@@ -347,6 +347,22 @@ impl State {
         let mut room = true;
         maps::each(|vma, _| {
             if wanted(vma) {
+                room = vmas.push(*vma);
+            }
+            room
+        }) && room
+    }
+
+    /// The same of those in `span`. The maps are read no further: most registrations are small, and many in a program.
+    fn collect_in(&mut self, span: Span, wanted: impl Fn(&Vma) -> bool) -> bool {
+        self.vmas.clear();
+        let vmas = &mut self.vmas;
+        let mut room = true;
+        maps::each(|vma, _| {
+            if vma.span.start >= span.end {
+                return false;
+            }
+            if vma.span.common(span).is_some() && wanted(vma) {
                 room = vmas.push(*vma);
             }
             room

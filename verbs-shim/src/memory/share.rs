@@ -42,7 +42,8 @@ impl State {
 
     /// Makes what can be of `span` shared with our object.
     fn share(&mut self, context: &Context, span: Span, policy: MemoryPolicy) {
-        if !self.collect_shareable(span) {
+        // All of it is shared, as parts of a larger region are: nothing can change.
+        if self.swapped.first_not_in(span).is_none() || !self.collect_shareable(span) {
             return;
         }
         let changes = |vma: &Vma| {
@@ -167,7 +168,7 @@ impl State {
         span: Span,
         scratch: &mut [u8],
     ) -> usize {
-        if !self.collect(|vma| vma.is_shared() && vma.span.common(span).is_some()) {
+        if !self.collect_in(span, Vma::is_shared) {
             return 0;
         }
         let ours = object::all();
