@@ -21,7 +21,7 @@ use roceline_abi::queue::{Q_CONSUMER, Q_DATA, Q_INDEX_MASK, Q_LOG2_ELEM_SIZE, Q_
 use super::error::CommandError;
 use super::quota::{Account, Resource};
 use crate::lcore::message::QueueLoc;
-use crate::memory::ContextFile;
+use crate::memory::{ContextFile, pages};
 
 const PAGE: u64 = 4096;
 /// rxe gives every element at least a cache line.
@@ -259,16 +259,10 @@ fn populate(file: &ContextFile, offset: u64, bytes: u64) -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     let at = file.at(offset, bytes);
-    // SAFETY: populates page tables of our own mapping; changes no contents.
-    let result = unsafe {
-        libc::madvise(
-            at.as_ptr().cast(),
-            bytes as usize,
-            libc::MADV_POPULATE_WRITE,
-        )
-    };
+    // SAFETY: a range of our own mapping.
+    let filled = unsafe { pages::fill(at, bytes as usize) };
     // Kernels before 5.14 do not know the advice. The pages exist, so touching them cannot fail either.
-    if result != 0 {
+    if !filled {
         for page in (0..bytes).step_by(PAGE as usize) {
             file.atomic_u32(offset + page)
                 .fetch_or(0, std::sync::atomic::Ordering::Relaxed);

@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use roceline_abi::layout::FILE_BYTES;
 use roceline_abi::view::View;
 
+use super::pages;
+
 /// The mapping of one context file.
 #[derive(Debug)]
 pub struct ContextFile {
@@ -124,7 +126,7 @@ impl ContextFile {
 
 impl Drop for ContextFile {
     fn drop(&mut self) {
-        // SAFETY: unmapping our own mapping, to which no reference is left.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), FILE_BYTES as usize) };
+        // SAFETY: our own mapping, to which no reference is left.
+        unsafe { pages::unmap(self.base, FILE_BYTES as usize) };
     }
 }

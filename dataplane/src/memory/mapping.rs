@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
 use super::atomic::AtomicOp;
 use super::guard::{self, Guarded};
+use super::pages;
 
 const PAGE: u64 = 4096;
 /// `TMPFS_MAGIC` and `HUGETLBFS_MAGIC` of `statfs(2)`: memfds are files of these.
@@ -204,13 +205,11 @@ impl Mapping {
     fn populate(&self) {
         const PAGE: usize = 4096;
         const STEP: usize = 64 << 20;
-        // For so long the kernel keeps others of our threads from mapping anything, and those that wait, the lcore's page faults.
-        const CALL: usize = 2 << 20;
         let mut resident = vec![0u8; self.len.min(STEP) / PAGE];
         let mut at = 0;
         while at < self.len {
             let step = STEP.min(self.len - at);
-            let pages = step / PAGE;
+            let count = step / PAGE;
             // SAFETY: `at` is inside the mapping, and the vector has a byte for each page of the step.
             let asked = unsafe {
                 libc::mincore(
@@ -223,21 +222,16 @@ impl Mapping {
                 return;
             }
             let mut page = 0;
-            while page < pages {
-                let run = resident[page..pages.min(page + CALL / PAGE)]
+            while page < count {
+                let run = resident[page..count]
                     .iter()
                     .take_while(|r| **r & 1 != 0)
                     .count();
                 if run > 0 {
-                    // SAFETY: a range inside the mapping; the call changes no byte.
-                    let done = unsafe {
-                        libc::madvise(
-                            self.base.as_ptr().add(at + page * PAGE).cast(),
-                            run * PAGE,
-                            MADV_POPULATE_WRITE,
-                        )
-                    };
-                    if done != 0 {
+                    // SAFETY: a range inside the mapping.
+                    let filled =
+                        unsafe { pages::fill(self.base.add(at + page * PAGE), run * PAGE) };
+                    if !filled {
                         return; // before Linux 5.14
                     }
                 }
@@ -318,14 +312,11 @@ impl Mapping {
     }
 }
 
-/// `MADV_POPULATE_WRITE` (Linux 5.14): as if each page were written, without a change.
-const MADV_POPULATE_WRITE: libc::c_int = 23;
-
 impl Drop for Mapping {
     fn drop(&mut self) {
         self.guard = None;
-        // SAFETY: unmapping our own mapping, to which no reference is left.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+        // SAFETY: our own mapping, to which no reference is left.
+        unsafe { pages::unmap(self.base, self.len) };
     }
 }
 

@@ -6,6 +6,7 @@ mod guard;
 pub mod helper;
 mod mapping;
 pub(crate) mod memfd;
+pub(crate) mod pages;
 mod reach;
 
 pub use atomic::{AtomicOp, ProgramLock};
