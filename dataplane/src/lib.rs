@@ -17,6 +17,7 @@ pub mod memory;
 pub mod neighbour;
 pub mod nic;
 pub mod port;
+pub mod scenario;
 pub mod sim;
 pub mod supervisor;
 pub mod telemetry;

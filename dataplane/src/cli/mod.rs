@@ -20,6 +20,7 @@ mod replay;
 mod run;
 mod shim;
 mod show;
+mod sim;
 mod socket;
 mod stat;
 mod table;
@@ -49,6 +50,7 @@ Examples, in two terminals:
 
   roceline stat                             # what went over the wire
   roceline capture -w - | tshark -r -       # each packet of it
+  roceline sim --list                       # networks of NICs in virtual time
   roceline doctor                           # what is missing on this machine
 
 `roceline help COMMAND` says more about each.";
@@ -88,6 +90,7 @@ enum Command {
     Link(link::Args),
     Capture(Box<capture::Args>),
     Replay(Box<replay::Args>),
+    Sim(Box<sim::Args>),
     Doctor(doctor::Args),
 }
 
@@ -122,6 +125,8 @@ enum CliError {
     Output(#[from] io::Error),
     #[error(transparent)]
     Replay(#[from] replay::ReplayError),
+    #[error(transparent)]
+    Sim(#[from] sim::SimError),
     #[error("{path}: {source}", path = path.display())]
     File { path: PathBuf, source: io::Error },
     #[error(transparent)]
@@ -181,9 +186,12 @@ fn dispatch(command: Command, socket: Option<PathBuf>, verbosity: u8) -> Result<
         return nic::run(args, socket, verbosity);
     }
     telemetry::init(verbosity, None)?;
+    if let Command::Sim(args) = command {
+        return sim::run(*args);
+    }
     let socket = socket.unwrap_or_else(socket::of_daemon_in_use);
     match command {
-        Command::Nic(_) => Ok(()),
+        Command::Nic(_) | Command::Sim(_) => Ok(()),
         Command::Wait(args) => wait::run(args, &socket),
         Command::Run(args) => run::run(args, &socket),
         Command::Show(args) => show::run(args, &socket),
@@ -280,6 +288,7 @@ mod tests {
                 "link",
                 "capture",
                 "replay",
+                "sim",
                 "doctor"
             ]
         );

@@ -7,7 +7,7 @@
 
 mod check;
 mod congestion;
-mod error;
+pub(crate) mod error;
 mod fabric;
 mod file;
 mod impair;

@@ -97,6 +97,7 @@ impl Sim {
         while let Some(flow) = self.shared.ended.pop() {
             let close = Event::Close(flow as u32);
             self.events.push(self.now + LINGER, close);
+            self.follow(flow);
         }
     }
 
@@ -119,6 +120,19 @@ impl Sim {
             self.nodes[config.from].post(id, &mut self.shared.flows);
         }
         self.serve(Point::Node(config.from));
+    }
+
+    /// What waited for a flow may begin.
+    fn follow(&mut self, ended: FlowId) {
+        for id in self.followers.ended(ended) {
+            let config = &mut self.shared.flows[id].config;
+            config.start = config.start.max(self.now);
+            let (start, stop) = (config.start, config.stop);
+            self.events.push(start, Event::Start(id as u32));
+            if let Some(stop) = stop {
+                self.events.push(stop.max(start), Event::Stop(id as u32));
+            }
+        }
     }
 
     /// The QPs of a flow go.

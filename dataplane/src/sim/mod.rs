@@ -10,6 +10,7 @@
 
 mod events;
 mod flow;
+mod followers;
 pub mod frame;
 pub mod link;
 pub mod loss;
@@ -27,6 +28,7 @@ use roceline_engine::Nanos;
 
 use events::Event;
 pub use flow::{Flow, FlowConfig, Operation};
+use followers::Followers;
 pub use frame::Frame;
 use frame::FrameId;
 pub use link::{Link, LinkConfig};
@@ -76,6 +78,8 @@ pub struct Sim {
     links: Vec<Link>,
     events: EventQueue<Event>,
     shared: Shared,
+    /// Flows that begin when others have ended.
+    followers: Followers,
     packet_events: u64,
     samples: Samples,
     recorders: Vec<Recorder>,
@@ -196,6 +200,24 @@ impl Sim {
         if let Some(at) = config.stop {
             self.events.push(at, Event::Stop(id as u32));
         }
+        id
+    }
+
+    /// Adds a flow that begins, at its start or later, when others have come to their ends. If one of those fails, it never does.
+    ///
+    /// # Panics
+    /// If a node or one of the others does not exist, or the attributes allow no QP.
+    pub fn add_flow_after(&mut self, config: &FlowConfig, others: &[FlowId]) -> FlowId {
+        let flows = &self.shared.flows;
+        let open = |&other: &FlowId| flows[other].finished.is_none();
+        let open: Vec<FlowId> = others.iter().copied().filter(open).collect();
+        if open.is_empty() {
+            return self.add_flow(config);
+        }
+        let id = self.shared.flows.len();
+        assert!(config.from < self.nodes.len() && config.to < self.nodes.len());
+        self.shared.flows.push(Flow::new(config));
+        self.followers.add(id, &open);
         id
     }
 

@@ -134,3 +134,20 @@ fn a_qp_whose_peer_is_cut_off_fails_and_nothing_more_happens() {
     assert_eq!(flow.failed, Some(WcStatus::RetryExcErr));
     assert_eq!(flow.messages, 0);
 }
+
+#[test]
+fn a_flow_that_waits_for_others_begins_when_the_last_of_them_has_ended() {
+    let mut sim = pair(Nanos::from_micros(2));
+    let mut config = FlowConfig::new(0, 1);
+    config.bytes = Some(1 << 20);
+    let first = sim.add_flow(&config);
+    let second = sim.add_flow_after(&config, &[first]);
+    config.start = Nanos::from_millis(5);
+    let late = sim.add_flow_after(&config, &[first, second]);
+    sim.run_until(Nanos::from_millis(10));
+    let [first, second, late] = [first, second, late].map(|id| sim.flow(id));
+    assert_eq!(Some(second.config.start), first.finished);
+    assert!(second.finished.is_some());
+    assert_eq!(late.config.start, Nanos::from_millis(5));
+    assert_eq!(late.completion_time(), first.completion_time());
+}

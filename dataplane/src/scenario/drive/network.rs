@@ -1,0 +1,145 @@
+//! The simulated network of a scenario, and its counters.
+
+use roceline_engine::Counters;
+use roceline_engine::congestion::pfc::PauseMode;
+use roceline_engine::wire::pause::PRIORITIES;
+
+use crate::scenario::topology::Shape;
+use crate::scenario::{Scenario, ScenarioError};
+use crate::sim::topology::Fabric;
+use crate::sim::{LinkConfig, NodeConfig, Sim};
+
+/// Bytes that may wait at a NIC: nothing is asked of an engine before the link is free, so few do.
+const NIC_QUEUE: u64 = 1 << 24;
+
+/// NICs and what joins them.
+pub(super) struct Network {
+    pub sim: Sim,
+}
+
+impl Network {
+    pub fn new(scenario: &Scenario) -> Result<Network, ScenarioError> {
+        let fabric = fabric(scenario);
+        let sim = match scenario.topology.shape {
+            Shape::Pair => Ok(pair(&fabric)),
+            Shape::Star { nodes } => fabric.star(nodes),
+            Shape::Dumbbell { left, right } => fabric.dumbbell(left, right),
+            Shape::ParkingLot { switches, nodes } => {
+                let homes: Vec<usize> = (0..switches * nodes).map(|node| node / nodes).collect();
+                let row: Vec<_> = (1..switches).map(|switch| (switch - 1, switch)).collect();
+                fabric.build(switches, &homes, &row)
+            }
+            Shape::LeafSpine {
+                leaves,
+                spines,
+                nodes,
+            } => fabric.leaf_spine(leaves, spines, nodes),
+            Shape::FatTree { k } => fabric.fat_tree(k),
+        };
+        let sim = sim.map_err(|error| ScenarioError::Run {
+            scenario: scenario.name.clone(),
+            problem: format!("a switch cannot be as [switch] says: {error}"),
+        })?;
+        Ok(Network { sim })
+    }
+
+    /// Metrics that are sums of counters, always in the same order.
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        let now = self.sim.now();
+        let mut all = Counters::default();
+        let mut paused_nics = 0;
+        for node in self.sim.nodes() {
+            all.add(node.counters());
+            paused_nics += node.all_pauses(now).duration.0;
+        }
+        let (mut marks, mut drops, mut pauses, mut paused_switches) = (0, 0, 0, 0);
+        for switch in self.sim.switches() {
+            marks += switch.sum(|queue| queue.ce_marked);
+            drops += switch.dropped();
+            pauses += switch.pauses_sent(now);
+            for port in 0..switch.ports() as u16 {
+                let asked =
+                    (0..PRIORITIES as u8).map(|p| switch.pauses(port, p, now)[1].duration.0);
+                paused_switches += asked.sum::<u64>();
+            }
+        }
+        let sum = |count: fn(&crate::sim::Link) -> u64| self.sim.links().iter().map(count).sum();
+        vec![
+            ("marks", marks),
+            ("drops", drops),
+            ("pauses", pauses),
+            ("paused.nics", paused_nics),
+            ("paused.switches", paused_switches),
+            ("lost", sum(|link| link.lost)),
+            ("overflowed", sum(|link| link.overflowed)),
+            ("naks", all.packet_seq_err),
+            ("timeouts", all.local_ack_timeout_err),
+            ("out_of_sequence", all.out_of_sequence),
+            ("duplicates", all.duplicate_request),
+        ]
+    }
+
+    /// Bytes of link time so far, of all directions of links.
+    pub fn link_bytes(&self) -> Vec<u64> {
+        self.sim.links().iter().map(|link| link.bytes).collect()
+    }
+
+    /// The fullest direction of a link.
+    pub fn utilization(&self, before: &[u64], after: &[u64], scenario: &Scenario) -> f64 {
+        let seconds = scenario.measured_seconds();
+        let links = self.sim.links().iter().zip(before.iter().zip(after));
+        let parts = links.map(|(link, (before, after))| {
+            (after - before) as f64 * 8.0 / seconds / link.config().bits_per_s as f64
+        });
+        parts.fold(0.0, f64::max)
+    }
+}
+
+fn fabric(scenario: &Scenario) -> Fabric {
+    let topology = &scenario.topology;
+    let switches = &scenario.switches;
+    let mut fabric = Fabric::new(topology.rate);
+    fabric.host = LinkConfig {
+        bits_per_s: topology.rate,
+        delay: topology.delay,
+        queue_bytes: NIC_QUEUE,
+    };
+    fabric.trunk = LinkConfig {
+        bits_per_s: topology.trunk_rate,
+        delay: topology.trunk_delay,
+        queue_bytes: NIC_QUEUE,
+    };
+    fabric.node = NodeConfig {
+        window: scenario.nic.window,
+        ack_policy: scenario.nic.ack_policy,
+        retransmission: scenario.nic.retransmission,
+        seed: scenario.seed,
+        ..NodeConfig::default()
+    };
+    fabric.node.pfc.mode = match switches.lossless {
+        0 => PauseMode::Off,
+        _ => PauseMode::Pfc,
+    };
+    fabric.node.pfc.priorities = switches.lossless;
+    fabric.shared_bytes = switches.buffer;
+    fabric.red = switches.red;
+    fabric.switch.seed = scenario.seed;
+    // Of the class that comes with marking, only its thresholds are of use.
+    let red = fabric.switch.classes.iter().find_map(|class| class.red);
+    for (priority, class) in fabric.switch.classes.iter_mut().enumerate() {
+        class.lossless = switches.lossless >> priority & 1 == 1;
+        class.alpha = match class.lossless {
+            true => switches.alpha,
+            false => switches.lossy_alpha,
+        };
+        class.red = red.filter(|_| switches.marked >> priority & 1 == 1);
+    }
+    fabric
+}
+
+fn pair(fabric: &Fabric) -> Sim {
+    let mut sim = Sim::new();
+    let ends = [0, 1].map(|_| sim.add_node(&fabric.node));
+    sim.join(ends[0], ends[1], &fabric.host);
+    sim
+}

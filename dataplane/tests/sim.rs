@@ -1,0 +1,220 @@
+//! `roceline sim` as its user meets it: files, bands and exit codes, errors that name place and remedy, and the same bytes
+//! for the same seed on any number of threads.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn sim(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_roceline"))
+        .arg("sim")
+        .args(arguments)
+        .env_remove("ROCELINE_LOG")
+        .output()
+        .expect("the program runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A directory of a test's own, empty.
+fn directory(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = fs::remove_dir_all(&path);
+    fs::create_dir_all(&path).expect("cargo made the directory above");
+    path
+}
+
+fn file(directory: &Path, content: &str) -> String {
+    let path = directory.join("scenario.toml");
+    fs::write(&path, content).expect("a directory of our own");
+    path.to_str().expect("an ordinary name").into()
+}
+
+#[track_caller]
+fn succeeds(arguments: &[&str]) -> String {
+    let output = sim(arguments);
+    let stderr = text(&output.stderr);
+    assert!(
+        output.status.success(),
+        "{arguments:?}: {stderr}{}",
+        text(&output.stdout)
+    );
+    text(&output.stdout)
+}
+
+#[track_caller]
+fn fails(arguments: &[&str], code: i32, says: &[&str]) {
+    let output = sim(arguments);
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{stderr}");
+    for part in says {
+        assert!(stderr.contains(part), "no {part:?} in {stderr}");
+    }
+}
+
+const POISSON: &str = "\
+name = 'small'
+duration = '2ms'
+[topology]
+kind = 'pair'
+rate = '100Gb/s'
+[[traffic]]
+kind = 'poisson'
+load = 0.3
+sizes = 'hadoop'
+[[expect]]
+metric = 'failed'
+max = 0
+";
+
+/// All files of a directory with their contents, by name.
+fn files(directory: &Path) -> Vec<(String, Vec<u8>)> {
+    let entries = fs::read_dir(directory).expect("it was made");
+    let mut files: Vec<_> = entries
+        .map(|entry| {
+            let path = entry.expect("it can be read").path();
+            let name = path
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned();
+            (name, fs::read(&path).expect("it can be read"))
+        })
+        .collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bytes_of_every_output_on_any_number_of_threads() {
+    let directory = directory("sim-bytes");
+    let scenario = file(&directory, POISSON);
+    let outputs = |threads: &str, seed: &str| {
+        let folder = directory.join(format!("{threads}-{seed}"));
+        let _ = fs::remove_dir_all(&folder);
+        let folder = folder.to_str().expect("an ordinary name");
+        let arguments = [
+            &scenario,
+            "--threads",
+            threads,
+            "--seed",
+            seed,
+            "--seeds",
+            "3",
+            "--sweep",
+            "nic.window=32,256",
+            "--csv",
+            folder,
+            "--plots",
+            folder,
+        ];
+        let table = succeeds(&arguments);
+        let json = succeeds(&[&arguments[..], &["--json"]].concat());
+        (table, json, files(Path::new(folder)))
+    };
+    let one = outputs("1", "7");
+    assert!(one.2.len() >= 7, "CSV files and plots: {:?}", one.2.len());
+    assert!(one == outputs("1", "7"), "again on one thread");
+    assert!(one == outputs("4", "7"), "on four threads");
+    assert!(one.2 != outputs("4", "8").2, "another seed is another run");
+}
+
+#[test]
+fn bands_decide_the_exit_code() {
+    let directory = directory("sim-bands");
+    let held = file(&directory, POISSON);
+    assert!(succeeds(&[&held]).contains("held"));
+    let broken = POISSON.replace("max = 0", "min = 1\nwhy = 'because of the test'");
+    let missed = file(&directory, &broken);
+    let output = sim(&[&missed]);
+    assert_eq!(output.status.code(), Some(1));
+    let table = text(&output.stdout);
+    assert!(
+        table.contains("MISSED") && table.contains("because of the test"),
+        "{table}"
+    );
+    fails(&[&missed], 1, &["1 of 1 bands", "--no-check"]);
+    assert!(!succeeds(&[&missed, "--no-check"]).contains("MISSED"));
+    // The bands are about the values of the file.
+    succeeds(&[&missed, "--set", "nic.window=64"]);
+    fails(
+        &[&missed, "--set", "nic.window=64", "--check"],
+        1,
+        &["1 of 1"],
+    );
+}
+
+#[test]
+fn variants_stand_side_by_side_and_are_compared() {
+    let directory = directory("sim-variants");
+    let text = format!(
+        "{POISSON}[[expect]]\nmetric = 'far:fct.p50'\nper = 'near:fct.p50'\nmin = 2\n\
+         [[variant]]\nname = 'near'\n[[variant]]\nname = 'far'\nset = ['topology.delay=10us']\n"
+    );
+    let scenario = file(&directory, &text);
+    let table = succeeds(&[&scenario]);
+    assert!(
+        table.contains("near") && table.contains("far:fct.p50 / near:fct.p50"),
+        "{table}"
+    );
+    let json: serde_json::Value = serde_json::from_str(&succeeds(&[&scenario, "--json"])).unwrap();
+    assert_eq!(json["runs"].as_array().map(Vec::len), Some(2));
+    assert_eq!(json["held"], true);
+    assert_eq!(json["expectations"].as_array().map(Vec::len), Some(3));
+    let one = succeeds(&[&scenario, "--variant", "near"]);
+    assert!(!one.contains("far"), "{one}");
+}
+
+#[test]
+fn slips_are_told_with_place_and_remedy() {
+    let directory = directory("sim-slips");
+    let misspelt = file(&directory, &POISSON.replace("load", "laod"));
+    fails(
+        &[&misspelt],
+        1,
+        &["scenario.toml:8", "`laod`", "did you mean `load`?"],
+    );
+    let scenario = file(&directory, POISSON);
+    fails(&["no-such"], 1, &["no-such", "--list"]);
+    fails(&["no/such.toml"], 1, &["no/such.toml", "No such file"]);
+    fails(&[], 2, &["SCENARIO"]);
+    fails(
+        &[&scenario, "--set", "nic.windw=3"],
+        1,
+        &["--set nic.windw=3", "`window`"],
+    );
+    fails(
+        &[&scenario, "--set", "nic.window=0"],
+        1,
+        &["--set nic.window=0", "from 1"],
+    );
+    fails(
+        &[&scenario, "--sweep", "traffic.3.load=1"],
+        1,
+        &["there are 1 [[traffic]]"],
+    );
+    fails(&[&scenario, "--variant", "x"], 1, &["--variant x"]);
+    fails(&[&scenario, "--seeds", "0"], 2, &["--seeds", "from 1"]);
+}
+
+#[test]
+fn help_and_lists_teach() {
+    let help = succeeds(&["--help"]);
+    for part in [
+        "--sweep",
+        "--list",
+        "two-flows",
+        "docs/simulator.md",
+        "Exit status",
+    ] {
+        assert!(help.contains(part), "no {part:?} in\n{help}");
+    }
+    assert!(succeeds(&["--list"]).contains("two-flows"));
+    assert!(succeeds(&["--metrics"]).contains("slowdown"));
+    // What is shown can be run.
+    let directory = directory("sim-show");
+    let shown = file(&directory, &succeeds(&["two-flows", "--show"]));
+    assert_eq!(succeeds(&[&shown]), succeeds(&["two-flows"]));
+}
