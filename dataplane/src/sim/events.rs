@@ -2,7 +2,7 @@
 
 use roceline_engine::Nanos;
 
-use super::frame::{Arrived, FrameId};
+use super::frame::{Arrived, FrameId, Frames};
 use super::{FlowId, NodeId, Point, Sim, SwitchId};
 
 /// How long the QPs of a flow stay after its end: what is still on its way finds them.
@@ -19,7 +19,9 @@ pub(super) enum Event {
     Arrives { link: u32, frame: FrameId },
     /// A node has a timer that is due.
     Timer(u32),
-    /// A switch has.
+    /// A NIC has taken the first frame of its buffer in.
+    TakenIn(u32),
+    /// A switch has a timer that is due.
     SwitchTimer(u32),
     /// A flow begins.
     Start(u32),
@@ -83,6 +85,7 @@ impl Sim {
                     self.serve(Point::Node(at));
                 }
             }
+            Event::TakenIn(node) => self.take_in(node as NodeId),
             Event::SwitchTimer(switch) => {
                 let switch = switch as usize;
                 if self.switches[switch].timer_planned == Some(self.now) {
@@ -155,14 +158,35 @@ impl Sim {
         }
     }
 
-    fn arrive_at_node(&mut self, node: NodeId, frame: FrameId) {
-        match self.shared.frames.take(frame) {
-            Arrived::Roce(frame) => {
-                self.nodes[node].receive(&frame, self.now, &mut self.shared);
+    fn arrive_at_node(&mut self, id: NodeId, frame: FrameId) {
+        let (node, frames) = (&mut self.nodes[id], &mut self.shared.frames);
+        match &mut node.ingress {
+            Some(ingress) if !Frames::is_pause(frame) => {
+                if let Some(at) = ingress.push(frame, frames, self.now) {
+                    self.events.push(at, Event::TakenIn(id as u32));
+                }
             }
-            Arrived::Pause(pause) => self.nodes[node].on_pause(&pause, self.now),
+            _ => match frames.take(frame) {
+                Arrived::Roce(frame) => node.receive(&frame, self.now, &mut self.shared),
+                Arrived::Pause(pause) => node.on_pause(&pause, self.now),
+            },
         }
-        self.serve_node(node);
+        self.serve_node(id);
+    }
+
+    /// A slow NIC gets to see the first frame that waits.
+    fn take_in(&mut self, id: NodeId) {
+        let (node, frames) = (&mut self.nodes[id], &mut self.shared.frames);
+        let first = node.ingress.as_mut().and_then(|i| i.pop(frames, self.now));
+        if let Some((frame, next)) = first {
+            if let Arrived::Roce(frame) = frames.take(frame) {
+                node.receive(&frame, self.now, &mut self.shared);
+            }
+            if let Some(at) = next {
+                self.events.push(at, Event::TakenIn(id as u32));
+            }
+        }
+        self.serve_node(id);
     }
 
     fn arrive_at_switch(&mut self, id: SwitchId, port: u16, frame: FrameId) {
@@ -235,6 +259,11 @@ impl Sim {
         };
         let (node, link) = (&mut self.nodes[id], &mut self.links[at]);
         let shared = &mut self.shared;
+        if let Some(ingress) = &mut node.ingress {
+            while let Some(pause) = ingress.next_pause(self.now) {
+                link.push_pause(shared.frames.insert_pause(pause));
+            }
+        }
         loop {
             for frame in shared.sent.drain(..) {
                 link.push(frame, &mut shared.frames);

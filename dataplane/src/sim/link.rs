@@ -14,7 +14,7 @@ use super::frame::{FrameId, Frames};
 /// Frames that impairments can keep back on one direction of a link.
 const LINE_CAPACITY: usize = 4096;
 /// Picoseconds of a second.
-const PS_PER_S: u128 = 1_000_000_000_000;
+const PS_PER_S: u64 = 1_000_000_000_000;
 
 /// How to make a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,11 +30,19 @@ pub struct LinkConfig {
 impl LinkConfig {
     /// How long frames of so many bytes, FCS and gaps included, take, in picoseconds.
     pub fn picoseconds(&self, wire_bytes: u64) -> u64 {
-        let ps = match wire_bytes.checked_mul(8 * PS_PER_S as u64) {
-            Some(bits) => u128::from(bits / self.bits_per_s.max(1)),
-            None => u128::from(wire_bytes) * 8 * PS_PER_S / u128::from(self.bits_per_s.max(1)),
-        };
-        u64::try_from(ps).unwrap_or(u64::MAX)
+        picoseconds(wire_bytes, self.bits_per_s)
+    }
+}
+
+/// Time of so many bytes at a rate.
+pub(super) fn picoseconds(bytes: u64, bits_per_s: u64) -> u64 {
+    let rate = bits_per_s.max(1);
+    match bytes.checked_mul(8 * PS_PER_S) {
+        Some(bits) => bits / rate,
+        None => {
+            let ps = u128::from(bytes) * u128::from(8 * PS_PER_S) / u128::from(rate);
+            u64::try_from(ps).unwrap_or(u64::MAX)
+        }
     }
 }
 

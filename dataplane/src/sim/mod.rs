@@ -12,6 +12,7 @@ mod events;
 mod flow;
 mod followers;
 pub mod frame;
+mod ingress;
 pub mod link;
 pub mod loss;
 pub mod node;

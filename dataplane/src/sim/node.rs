@@ -17,12 +17,13 @@ use roceline_engine::{
 
 use super::flow::Flow;
 use super::frame::{Frame, FrameId, Frames, address};
+use super::ingress::Ingress;
 use super::{FlowId, NodeId};
 
 /// The only protection domain.
 const PD: u32 = 1;
 /// Where all memory begins, as programs and peers name it.
-const BASE: u64 = 1 << 40;
+pub const BASE: u64 = 1 << 40;
 /// As much memory as there are addresses for: nobody touches it.
 const MEMORY: u64 = 1 << 40;
 /// More than anybody needs; memory is taken for those that exist.
@@ -39,6 +40,9 @@ pub struct NodeConfig {
     pub retransmission: Retransmission,
     /// Pauses that it obeys and asks for.
     pub pfc: PfcSettings,
+    /// How fast it takes received frames in, bits per second of link time; `None`: as they come. What waits is in the buffer that
+    /// `pfc` speaks of.
+    pub receive_bits_per_s: Option<u64>,
     /// Of QPNs and keys.
     pub seed: u64,
 }
@@ -51,6 +55,7 @@ impl Default for NodeConfig {
             ack_policy: AckPolicy::Coalesced,
             retransmission: Retransmission::Spec,
             pfc: PfcSettings::default(),
+            receive_bits_per_s: None,
             seed: 1,
         }
     }
@@ -132,8 +137,9 @@ pub struct Node {
     pub(super) timer_planned: Option<Nanos>,
     id: NodeId,
     engine: Engine,
-    pfc: PfcSettings,
+    config: NodeConfig,
     pauses: PauseReceiver,
+    pub(super) ingress: Option<Box<Ingress>>,
     paused: PriorityMask,
     mr: MrInfo,
     /// By the index in the QPN.
@@ -166,10 +172,11 @@ impl Node {
             timer_planned: None,
             id,
             engine,
-            pfc: config.pfc,
+            config: *config,
             // Made anew when the rate of its link is known.
             pauses: PauseReceiver::new(&config.pfc, 1),
             paused: 0,
+            ingress: None,
             mr,
             peers: Vec::new(),
         }
@@ -204,6 +211,18 @@ impl Node {
         all
     }
 
+    /// Pauses that it asked for, of all priorities, up to `now`.
+    pub fn asked_pauses(&self, now: Nanos) -> PauseCounts {
+        let ingress = self.ingress.as_ref();
+        ingress.map_or(PauseCounts::default(), |ingress| ingress.pauses(now))
+    }
+
+    /// Bytes of received frames that wait to be taken in, and how many frames found no room.
+    pub fn received(&self) -> (u64, u64) {
+        let ingress = self.ingress.as_ref();
+        ingress.map_or((0, 0), |ingress| (ingress.bytes(), ingress.dropped()))
+    }
+
     /// Which priorities are paused.
     pub fn paused(&self) -> PriorityMask {
         self.paused
@@ -212,7 +231,10 @@ impl Node {
     /// Its link is there.
     pub(super) fn joined(&mut self, uplink: usize, bits_per_s: u64) {
         self.uplink = Some(uplink);
-        self.pauses = PauseReceiver::new(&self.pfc, bits_per_s);
+        let pfc = &self.config.pfc;
+        self.pauses = PauseReceiver::new(pfc, bits_per_s);
+        let slow = |rate| Box::new(Ingress::new(rate, pfc, bits_per_s));
+        self.ingress = self.config.receive_bits_per_s.map(slow);
     }
 
     /// A pause frame has arrived.
@@ -365,11 +387,11 @@ impl Node {
 
     /// When the engine must be called even if nothing else happens.
     pub(super) fn next_deadline(&self) -> Option<Nanos> {
-        let (engine, pause) = (self.engine.next_deadline(), self.pauses.next_deadline());
-        match (engine, pause) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        let ingress = self.ingress.as_ref();
+        let asked = ingress.and_then(|ingress| ingress.next_deadline());
+        let pauses = [self.pauses.next_deadline(), asked];
+        let all = pauses.into_iter().chain([self.engine.next_deadline()]);
+        all.flatten().min()
     }
 
     /// Carries out what the engine asked for, and what comes of that.

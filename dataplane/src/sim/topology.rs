@@ -14,7 +14,7 @@ const NS_PER_M: u64 = 5;
 /// What a fabric is made of.
 #[derive(Clone, Debug)]
 pub struct Fabric {
-    /// All NICs; the seed of each differs by its number.
+    /// All NICs; the seed of each differs by its number, and the length of cable that PFC reckons with is that of `host`.
     pub node: NodeConfig,
     /// Links between NICs and switches.
     pub host: LinkConfig,
@@ -156,8 +156,10 @@ impl Fabric {
         for (number, links) in ports.iter().enumerate() {
             sim.add_switch(&self.switch_config(number, links))?;
         }
+        let mut node = self.node;
+        node.pfc.cable_m = cable(&self.host);
         for &at in &hosts {
-            let node = sim.add_node(&self.node);
+            let node = sim.add_node(&node);
             sim.join(node, at, &self.host);
         }
         for &(a, b) in &trunks {
@@ -171,10 +173,9 @@ impl Fabric {
         let mut config = self.switch.clone();
         let ports = links.iter().map(|link| {
             let rate = link.bits_per_s;
-            let cable_m = (link.delay.0 / NS_PER_M).min(u32::MAX.into()) as u32;
             PortConfig {
                 red: Some(self.red.unwrap_or(Red::at_rate(rate))),
-                ..PortConfig::new(rate, self.mtu, cable_m, config.cell_bytes)
+                ..PortConfig::new(rate, self.mtu, cable(link), config.cell_bytes)
             }
         });
         config.ports = ports.collect();
@@ -182,4 +183,9 @@ impl Fabric {
         config.buffer_bytes = config.buffer_for(self.shared_bytes);
         config
     }
+}
+
+/// How long a cable would delay as a link does, metres.
+fn cable(link: &LinkConfig) -> u32 {
+    (link.delay.0 / NS_PER_M).min(u32::MAX.into()) as u32
 }

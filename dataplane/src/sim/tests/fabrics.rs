@@ -157,3 +157,39 @@ fn a_run_is_the_same_on_any_thread_and_another_with_another_seed() {
     assert_eq!(there[1], here);
     assert_ne!(there[2], here);
 }
+
+/// A NIC that is too slow pauses its switch, which pauses all who send to it, and nobody loses anything; without PFC
+/// its buffer overflows.
+#[test]
+fn a_slow_receiver_pauses_all_the_way_back() {
+    let run = |mut fabric: Fabric| {
+        fabric.shared_bytes = 256 << 10;
+        fabric.node.receive_bits_per_s = Some(20_000_000_000);
+        let mut sim = fabric.dumbbell(2, 1).expect("good switches");
+        let flows = [0, 1].map(|n| sim.add_flow(&FlowConfig::new(n, 2)));
+        sim.run_until(Nanos::from_millis(3));
+        let bits = flows.map(|flow| sim.flow(flow).received as f64 * 8.0 / 3e-3);
+        (sim, bits)
+    };
+    let (sim, bits) = run(Fabric::new(100_000_000_000));
+    let lost = |sim: &Sim| -> u64 {
+        let at_nodes = sim.nodes().iter().map(|node| node.received().1);
+        at_nodes.chain(sim.switches().iter().map(|s| s.dropped())).sum()
+    };
+    assert_eq!(lost(&sim), 0);
+    let line = 20e9 * 4096.0 / 4180.0;
+    let all = bits[0] + bits[1];
+    assert!((0.95..1.01).contains(&(all / line)), "{bits:?}");
+    assert!((0.45..0.55).contains(&(bits[0] / all)), "{bits:?}");
+    let now = sim.now();
+    assert!(sim.node(2).asked_pauses(now).frames > 0);
+    for switch in sim.switches() {
+        assert!(switch.pauses_sent(now) > 0);
+    }
+    for sender in [0, 1] {
+        assert!(sim.node(sender).all_pauses(now).duration > Nanos::from_millis(2));
+    }
+    let (sim, _) = run(Fabric::new(100_000_000_000).lossy());
+    assert!(lost(&sim) > 0);
+    assert_eq!(sim.node(2).asked_pauses(sim.now()).frames, 0);
+}
