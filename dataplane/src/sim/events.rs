@@ -148,7 +148,7 @@ impl Sim {
     }
 
     /// Somebody may have something to send, or a new deadline.
-    fn serve(&mut self, point: Point) {
+    pub(super) fn serve(&mut self, point: Point) {
         match point {
             Point::Node(node) => self.serve_node(node),
             Point::Port(switch, port) => {

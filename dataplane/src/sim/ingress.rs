@@ -78,7 +78,9 @@ impl Ingress {
 
     fn next(&mut self, frames: &Frames, now: Nanos) -> Option<Nanos> {
         let &id = self.queue.front()?;
-        let start = self.free_ps.max(now.0.saturating_mul(1000).saturating_sub(999));
+        let start = self
+            .free_ps
+            .max(now.0.saturating_mul(1000).saturating_sub(999));
         self.free_ps = start + picoseconds(frames.wire_bytes(id).into(), self.bits_per_s);
         Some(Nanos(self.free_ps.div_ceil(1000)))
     }

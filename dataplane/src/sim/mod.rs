@@ -26,6 +26,7 @@ mod tests;
 pub mod topology;
 
 use roceline_engine::Nanos;
+use roceline_engine::congestion::{CongestionConfig, Rate};
 
 use events::Event;
 pub use flow::{Flow, FlowConfig, Operation};
@@ -233,6 +234,25 @@ impl Sim {
     /// All flows, in the order of their numbers.
     pub fn flows(&self) -> &[Flow] {
         &self.shared.flows
+    }
+
+    /// What congestion control allows the sender of a flow's data now: the other end for READs. `None` while the flow has no QP.
+    pub fn allowed(&self, id: FlowId) -> Option<Rate> {
+        let Flow { config, qps, .. } = &self.shared.flows[id];
+        let [from, to] = (*qps)?;
+        match config.operation {
+            Operation::Read => self.nodes[config.to].qp_rate(to, self.now),
+            _ => self.nodes[config.from].qp_rate(from, self.now),
+        }
+    }
+
+    /// A NIC goes by another configuration of congestion control from now on; the line rate stays that of its link.
+    ///
+    /// # Panics
+    /// If there is none with this number.
+    pub fn set_congestion(&mut self, node: NodeId, config: &CongestionConfig) {
+        self.nodes[node].set_congestion(config, self.now);
+        self.serve(Point::Node(node));
     }
 
     /// Frames that have left or arrived at a NIC or switch so far.

@@ -1,9 +1,9 @@
 //! A NIC with its programs: an engine and what a poll loop does for it, without the bytes. Placements are done at once, payload
 //! is always at hand. In flow frames and time; out flow frames, into the queues of its link, and what programs got done.
 
-use roceline_engine::congestion::CongestionConfig;
 use roceline_engine::congestion::pfc::{PauseCounts, PauseReceiver, PfcSettings};
 use roceline_engine::congestion::priority::PriorityMask;
+use roceline_engine::congestion::{CongestionConfig, Rate};
 use roceline_engine::memory::{Access, MrAttr, MrInfo};
 use roceline_engine::verbs::{
     Event, MAX_SGE, QpAttr, QpId, QpInit, QpType, RC_STEPS, RecvQueues, RecvWr, SendWr, Sge,
@@ -38,6 +38,8 @@ pub struct NodeConfig {
     pub ack_policy: AckPolicy,
     /// How requesters time their retries.
     pub retransmission: Retransmission,
+    /// Congestion control. Its line rate is that of the node's link, whatever it says.
+    pub congestion: CongestionConfig,
     /// Pauses that it obeys and asks for.
     pub pfc: PfcSettings,
     /// How fast it takes received frames in, bits per second of link time; `None`: as they come. What waits is in the buffer that
@@ -54,6 +56,7 @@ impl Default for NodeConfig {
             window: 256,
             ack_policy: AckPolicy::Coalesced,
             retransmission: Retransmission::Spec,
+            congestion: CongestionConfig::default(),
             pfc: PfcSettings::default(),
             receive_bits_per_s: None,
             seed: 1,
@@ -156,7 +159,7 @@ impl Node {
             retransmission: config.retransmission,
             owner: 0,
             owner_bits: 0,
-            congestion: CongestionConfig::default(),
+            congestion: config.congestion,
             seed: config.seed.wrapping_add(id as u64),
         });
         let attr = MrAttr {
@@ -190,6 +193,21 @@ impl Node {
     /// What it counted for a QP, while that exists.
     pub fn qp_counters(&self, qp: QpId) -> Option<&Counters> {
         self.engine.qp_counters(qp)
+    }
+
+    /// What congestion control allows a QP at the present moment of its simulation.
+    pub fn qp_rate(&self, qp: QpId, now: Nanos) -> Option<Rate> {
+        self.engine.qp_rate(qp, now)
+    }
+
+    /// Goes by another configuration of congestion control from now on.
+    pub(super) fn set_congestion(&mut self, config: &CongestionConfig, now: Nanos) {
+        let line_rate = self.config.congestion.line_rate;
+        self.config.congestion = CongestionConfig {
+            line_rate,
+            ..*config
+        };
+        self.engine.set_congestion(&self.config.congestion, now);
     }
 
     /// Its address.
@@ -233,6 +251,9 @@ impl Node {
         self.uplink = Some(uplink);
         let pfc = &self.config.pfc;
         self.pauses = PauseReceiver::new(pfc, bits_per_s);
+        self.config.congestion.line_rate = Rate(bits_per_s);
+        self.engine
+            .set_congestion(&self.config.congestion, Nanos::ZERO);
         let slow = |rate| Box::new(Ingress::new(rate, pfc, bits_per_s));
         self.ingress = self.config.receive_bits_per_s.map(slow);
     }

@@ -12,6 +12,8 @@ pub enum Watch {
     Sent(FlowId),
     /// Payload of a flow that has arrived, duplicates included, bits per second since the sample before.
     Received(FlowId),
+    /// What congestion control allows the sender of a flow's data, bits per second; 0 while the flow has no QP.
+    Allowed(FlowId),
     /// Use of the link that somebody sends on, FCS and gaps included, bits per second since the sample before.
     Link(Point),
     /// Bytes that wait in one priority of an egress port.
@@ -24,6 +26,10 @@ pub enum Watch {
     Marks(SwitchId),
     /// Pause frames that a switch has sent since the sample before.
     Pauses(SwitchId),
+    /// CNPs that a NIC has sent since the sample before.
+    CnpsSent(NodeId),
+    /// CNPs that a NIC has acted on since the sample before.
+    CnpsHandled(NodeId),
     /// Nanoseconds that a NIC was paused since the sample before, summed over priorities.
     Paused(NodeId),
 }
@@ -43,7 +49,8 @@ impl Watch {
         match self {
             Watch::Sent(_) | Watch::Received(_) | Watch::Link(_) => Kind::Rate,
             Watch::Marks(_) | Watch::Pauses(_) | Watch::Paused(_) => Kind::Growth,
-            Watch::Queue(..) | Watch::Port(..) | Watch::Buffer(_) => Kind::Now,
+            Watch::CnpsSent(_) | Watch::CnpsHandled(_) => Kind::Growth,
+            Watch::Queue(..) | Watch::Port(..) | Watch::Buffer(_) | Watch::Allowed(_) => Kind::Now,
         }
     }
 }
@@ -146,6 +153,9 @@ impl Sim {
         match watch {
             Watch::Sent(flow) => self.shared.flows[flow].sent,
             Watch::Received(flow) => self.shared.flows[flow].received,
+            Watch::Allowed(flow) => self.allowed(flow).map_or(0, |rate| rate.0),
+            Watch::CnpsSent(node) => self.nodes[node].counters().np_cnp_sent,
+            Watch::CnpsHandled(node) => self.nodes[node].counters().rp_cnp_handled,
             Watch::Link(from) => match self.link_at(from) {
                 Some(link) => self.links[link].bytes,
                 None => 0,

@@ -1,6 +1,7 @@
 //! Switches, routes and pauses under virtual time.
 
 use roceline_engine::Nanos;
+use roceline_engine::congestion::{AlgorithmKind, CongestionConfig};
 
 use super::super::topology::Fabric;
 use super::super::*;
@@ -174,7 +175,9 @@ fn a_slow_receiver_pauses_all_the_way_back() {
     let (sim, bits) = run(Fabric::new(100_000_000_000));
     let lost = |sim: &Sim| -> u64 {
         let at_nodes = sim.nodes().iter().map(|node| node.received().1);
-        at_nodes.chain(sim.switches().iter().map(|s| s.dropped())).sum()
+        at_nodes
+            .chain(sim.switches().iter().map(|s| s.dropped()))
+            .sum()
     };
     assert_eq!(lost(&sim), 0);
     let line = 20e9 * 4096.0 / 4180.0;
@@ -192,4 +195,48 @@ fn a_slow_receiver_pauses_all_the_way_back() {
     let (sim, _) = run(Fabric::new(100_000_000_000).lossy());
     assert!(lost(&sim) > 0);
     assert_eq!(sim.node(2).asked_pauses(sim.now()).frames, 0);
+}
+
+/// With DCQCN the eight of an incast share the link without losing or pausing much; the counters agree with one another.
+#[test]
+fn dcqcn_slows_the_senders_of_an_incast_down() {
+    let mut fabric = Fabric::new(40_000_000_000);
+    fabric.node.congestion = CongestionConfig::paper();
+    fabric.node.congestion.algorithm = AlgorithmKind::Dcqcn;
+    let mut sim = fabric.star(9).expect("a switch");
+    let flows: Vec<_> = (1..9)
+        .map(|n| sim.add_flow(&FlowConfig::new(n, 0)))
+        .collect();
+    sim.run_until(Nanos::from_millis(10));
+    let early: Vec<u64> = flows.iter().map(|&flow| sim.flow(flow).received).collect();
+    let pauses = sim.switch(0).pauses_sent(sim.now());
+    sim.run_until(Nanos::from_millis(60));
+    let late = flows.iter().map(|&flow| sim.flow(flow).received);
+    let bits: Vec<f64> = late
+        .zip(early)
+        .map(|(l, e)| (l - e) as f64 * 8.0 / 50e-3)
+        .collect();
+    let all: f64 = bits.iter().sum();
+    assert!(all > 0.9 * 40e9 * 4096.0 / 4180.0, "{bits:?}");
+    for flow in &bits {
+        assert!((0.8..1.2).contains(&(flow * 8.0 / all)), "{bits:?}");
+    }
+    assert_eq!(
+        sim.switch(0).pauses_sent(sim.now()),
+        pauses,
+        "none after the beginning"
+    );
+    for &flow in &flows {
+        assert!(sim.allowed(flow).expect("a QP").0 < 20_000_000_000);
+    }
+    let (marks, receiver) = (
+        sim.switch(0).sum(|queue| queue.ce_marked),
+        sim.node(0).counters(),
+    );
+    let handled: u64 = (1..9).map(|n| sim.node(n).counters().rp_cnp_handled).sum();
+    assert!(receiver.np_ecn_marked_roce_packets <= marks);
+    assert!(receiver.np_cnp_sent <= receiver.np_ecn_marked_roce_packets);
+    // A few are on their way.
+    assert!(handled <= receiver.np_cnp_sent && receiver.np_cnp_sent - handled < 8);
+    assert!(handled > 0);
 }
