@@ -75,6 +75,18 @@ fn steps() -> Vec<Step> {
         step(Operation::Send, 4 * 1024, 2, lost(true, Class::Data, 1)),
         // A response is missing: the READ goes on from there.
         step(Operation::Read, 8 * 1024, 1, lost(false, Class::Data, 2)),
+        // Congestion on the way: a CNP comes back.
+        step(
+            Operation::Write,
+            8 * 1024,
+            1,
+            Some(Fate {
+                forth: true,
+                class: Class::Data,
+                psn: 2,
+                action: Action::MarkCe,
+            }),
+        ),
         // Nobody answers: the timer.
         step(
             Operation::Write,
@@ -142,8 +154,15 @@ fn seen(frame: &[u8], base: u64, dest_qpn: u32) -> Seen {
     }
 }
 
-/// Of one step: what the requester's NIC sent, and what the responder's.
+/// Of one step: what the requester's NIC sent, and what the responder's; CNPs of either, which overtake what waits, come last.
 type Trace = [Vec<Seen>; 2];
+
+fn cnps_last(mut trace: Trace) -> Trace {
+    for sent in &mut trace {
+        sent.sort_by_key(|packet| packet.opcode == Opcode::CNP);
+    }
+    trace
+}
 
 /// The poll loop.
 struct Real {
@@ -261,7 +280,7 @@ impl Real {
             let qpn = [b.qp.qpn, a.qp.qpn][nic];
             trace[nic].push(seen(record.data, to, qpn));
         }
-        trace
+        cnps_last(trace)
     }
 }
 
@@ -327,7 +346,7 @@ fn simulated(step: &Step) -> Trace {
             .map(|frame| seen(&frame, BASE, qpn))
             .collect()
     };
-    [sent(0), sent(1)]
+    cnps_last([sent(0), sent(1)])
 }
 
 fn frames(file: &[u8]) -> impl Iterator<Item = Vec<u8>> {
@@ -348,6 +367,15 @@ fn both_drivers_send_the_same_packets() {
         let (a, b) = (real.run(step), simulated(step));
         for (nic, (real, simulated)) in a.iter().zip(&b).enumerate() {
             assert!(!simulated.is_empty());
+            let marks = matches!(&step.fate, Some(fate) if fate.action == Action::MarkCe);
+            let cnps = simulated
+                .iter()
+                .filter(|packet| packet.opcode == Opcode::CNP);
+            assert_eq!(
+                cnps.count(),
+                usize::from(marks && nic == 1),
+                "step {number}"
+            );
             for (at, (real, simulated)) in real.iter().zip(simulated).enumerate() {
                 assert_eq!(real, simulated, "step {number}, NIC {nic}, packet {at}");
             }

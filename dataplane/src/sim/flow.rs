@@ -39,7 +39,7 @@ pub struct FlowConfig {
     /// What it posts.
     pub operation: Operation,
     /// Attributes of both QPs; addresses and QPNs are filled in. The traffic class of the path is that of data and ACKs: its DSCP
-    /// decides the priority, its ECN field whether switches may mark.
+    /// decides the priority, its ECN field whether switches may mark; with congestion control that heeds marks they may anyway.
     pub attr: QpAttr,
     /// Bytes of a message; the last one of a flow may be shorter.
     pub message: u32,

@@ -316,7 +316,7 @@ impl Node {
             rkey,
             qpn: peer.0,
             udp_sport,
-            traffic_class: attr.path.traffic_class,
+            traffic_class: self.engine.ecn_of(attr.path.traffic_class, attr.path.sl),
             flow_hash: hash(self.id as u64, node as u64, udp_sport.into()),
         });
         let mut attr = *attr;
