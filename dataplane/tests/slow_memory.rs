@@ -30,20 +30,29 @@ extern "C" fn hold(_signal: libc::c_int) {
     while unsafe { libc::read(GATE.load(Ordering::SeqCst), (&raw mut byte).cast(), 1) } != 1 {}
 }
 
-/// The helper of the program that was opened first.
+/// The helper of the program that was opened first. A thread has its name once it has run.
 fn first_memory_thread() -> libc::pid_t {
-    let tasks = fs::read_dir("/proc/self/task").expect("proc is mounted");
-    tasks
-        .filter_map(|task| {
+    let end = Instant::now() + Duration::from_secs(120);
+    loop {
+        assert!(
+            Instant::now() < end,
+            "each of the two programs has a memory thread"
+        );
+        let tasks = fs::read_dir("/proc/self/task").expect("proc is mounted");
+        let numbered = tasks.filter_map(|task| {
             let task = task.ok()?;
             let name = fs::read_to_string(task.path().join("comm")).ok()?;
             let context: u64 = name.trim().strip_prefix("memory-")?.parse().ok()?;
             Some((context, task.file_name().to_str()?.parse().ok()?))
-        })
-        // Numbers of contexts only grow; those of threads start again at some point.
-        .min_by_key(|&(context, _)| context)
-        .expect("each program has a memory thread")
-        .1
+        });
+        let mut numbered: Vec<(u64, libc::pid_t)> = numbered.collect();
+        if numbered.len() == 2 {
+            // Numbers of contexts only grow; those of threads start again at some point.
+            numbered.sort_unstable();
+            return numbered[0].1;
+        }
+        thread::yield_now();
+    }
 }
 
 /// The program on `roce0` reads [`BYTES`] from the one on `roce1` while its memory stands still, until `enough` says so of the counters of

@@ -226,6 +226,9 @@ pub struct Port {
     /// It is down since somebody said so: `roceline link down`.
     #[serde(default)]
     pub ordered_down: bool,
+    /// Which pauses are on: `off`, `pfc`, `global`, the last two `by the hardware` where the port's driver does it.
+    #[serde(default)]
+    pub pauses: String,
     /// MAC.
     pub mac: String,
     /// MTU: bytes of an IP packet.
@@ -600,6 +603,11 @@ fn port(nic: &NicInfo, rules: usize, all: &[(u32, Snapshot)]) -> Port {
             "DOWN".into()
         },
         ordered_down: nic.link.is_ordered_down(),
+        pauses: all
+            .iter()
+            .flat_map(|(_, s)| &s.nics)
+            .find(|counted| counted.name == nic.name)
+            .map_or_else(String::new, |counted| counted.pauses.into()),
         mac: mac(nic.mac),
         mtu: nic.port_mtu,
         rules,

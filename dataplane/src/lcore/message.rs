@@ -521,6 +521,8 @@ pub struct NicSnapshot {
     /// Pauses and priorities of the port.
     #[serde(skip)]
     pub pause: PauseReport,
+    /// Which pauses are on: `off`, `pfc`, `global`, the last two `by the hardware` where the port's driver does it.
+    pub pauses: &'static str,
     /// Open contexts.
     pub contexts: u32,
     /// Memory regions.

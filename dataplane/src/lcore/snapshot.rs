@@ -47,6 +47,7 @@ pub fn counters(lcore: &Lcore) -> Snapshot {
             name: nic.info.name.clone(),
             counters: *nic.engine.counters(),
             port,
+            pauses: nic.describe_pauses(),
             pause: match &nic.pause {
                 Some(pause) => pause.report(shared.now),
                 None => PauseReport::default(),

@@ -45,6 +45,7 @@ pub(super) fn all(socket: &Path) -> Vec<Finding> {
         findings.push(super::polling::polling(&daemon.lcores));
         findings.push(impairments(&daemon.rules));
         findings.push(links(&daemon.ports));
+        findings.push(pauses(&daemon.ports));
         findings.push(addresses(&daemon.neighbours));
     }
     if let (Ok(daemon), Ok(shim)) = (&daemon, &shim) {
@@ -194,6 +195,21 @@ fn links(ports: &[Port]) -> Finding {
             "the other end of the port is not there, or not up",
         ),
     }
+}
+
+/// Which ports pause and are paused, and whether their hardware does it.
+fn pauses(ports: &[Port]) -> Finding {
+    const WHAT: &str = "pauses";
+    if ports
+        .iter()
+        .all(|port| matches!(&port.pauses[..], "off" | ""))
+    {
+        return Finding::ok(WHAT, "off");
+    }
+    let each = ports
+        .iter()
+        .map(|port| format!("{} {}", port.device, port.pauses));
+    Finding::ok(WHAT, each.collect::<Vec<_>>().join(", "))
 }
 
 /// Two stations with one address, and peers that nobody answers for.

@@ -195,6 +195,17 @@ impl Nic {
         }
     }
 
+    /// Which pauses are on, and who sends and obeys them.
+    pub fn describe_pauses(&self) -> &'static str {
+        match (self.settings.pfc.mode, self.port_pauses) {
+            (PauseMode::Off, _) => "off",
+            (PauseMode::Pfc, false) => "pfc",
+            (PauseMode::Pfc, true) => "pfc by the hardware",
+            (PauseMode::Global, false) => "global",
+            (PauseMode::Global, true) => "global by the hardware",
+        }
+    }
+
     /// Bits per second of the port's link, if the port knows.
     fn link_rate(&self) -> Option<u64> {
         let mbps = self.port.link().speed_mbps?;
