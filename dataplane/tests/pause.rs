@@ -14,6 +14,7 @@ use roceline::port::{
     Burst, Driver, Eal, EalConfig, FabricEnd, FabricLink, FabricLinkConfig, Mempool, MempoolConfig,
     Port,
 };
+use roceline_engine::congestion::CongestionConfig;
 use roceline_engine::congestion::pfc::{PauseMode, PfcSettings, StormAction, Watchdog};
 use roceline_engine::congestion::priority::{PriorityMap, Trust};
 use roceline_engine::verbs::{Mtu, Sge, WrOpcode};
@@ -83,6 +84,7 @@ impl World {
                 owner: 0,
                 owner_bits: 0,
                 seed: 1,
+                congestion: CongestionConfig::default(),
             },
         };
         // SAFETY: a new descriptor that becomes ours.

@@ -375,7 +375,6 @@ fn build_packet(nic: &mut Nic, shared: &mut Shared, desc: &TxDesc, slices: &[Mem
     }
     if nic.tags {
         let priority = match desc.ah {
-            _ if desc.opcode == Opcode::CNP => Some(nic.settings.congestion.np.cnp_802p_prio),
             NO_AH => nic.engine.priority(desc.qp),
             ah => nic
                 .ahs
