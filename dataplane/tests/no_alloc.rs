@@ -102,6 +102,7 @@ impl Shared {
             start,
             end: start + bytes as u64,
             mapping: Mapping::new(&self.file, 0, bytes as u64, "test".into()).unwrap(),
+            offset: 0,
         }])
     }
 
