@@ -120,7 +120,7 @@ impl Checker<'_> {
             None => BUFFER,
         };
         let alpha = match of!(alpha) {
-            Some(text) => self.unit("alpha", text, |text| alpha(text))?,
+            Some(text) => self.unit("alpha", text, alpha)?,
             None => ClassConfig::lossless().alpha,
         };
         let threshold = |text: &str| units::bytes(text, 0);

@@ -138,7 +138,7 @@ mod tests {
             look(&whole[..len], &map);
         }
         for ether_type in [0x0800u16, 0x86dd, 0x8100] {
-            let mut frame = vec![0xff; 64];
+            let mut frame = [0xff; 64];
             frame[12..14].copy_from_slice(&ether_type.to_be_bytes());
             for len in 0..64 {
                 look(&frame[..len], &map);

@@ -22,7 +22,7 @@ impl Line {
     /// Of so many bits per second, or without limit.
     pub(super) fn new(rate: Option<u64>, delay_ns: u64) -> Line {
         let byte = rate.map_or(0, |rate| {
-            let time = (8 * PS_PER_S << FRACTION) / u128::from(rate.max(1));
+            let time = ((8 * PS_PER_S) << FRACTION) / u128::from(rate.max(1));
             // A frame has fewer than 2^16 bytes, and its time must fit.
             u64::try_from(time).unwrap_or(u64::MAX).min(1 << 46)
         });
