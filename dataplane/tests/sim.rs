@@ -199,6 +199,40 @@ fn slips_are_told_with_place_and_remedy() {
     fails(&[&scenario, "--seeds", "0"], 2, &["--seeds", "from 1"]);
 }
 
+/// The beginning of a pcapng file: a section header with the byte-order magic (draft-ietf-opsawg-pcapng, 4.1).
+#[test]
+fn links_are_recorded() {
+    let directory = directory("sim-pcap");
+    let scenario = file(&directory, POISSON);
+    let capture = directory.join("node1.pcapng");
+    let option = format!("node1={}", capture.to_str().expect("an ordinary name"));
+    succeeds(&[&scenario, "--pcap", &option]);
+    let first = fs::read(&capture).expect("it was written");
+    assert_eq!(first[..4], 0x0a0d_0d0a_u32.to_le_bytes());
+    assert!(first.len() > 100_000, "{}", first.len());
+    succeeds(&[&scenario, "--pcap", &option]);
+    assert!(
+        first == fs::read(&capture).expect("again"),
+        "the same seed, the same bytes"
+    );
+    fails(
+        &[&scenario, "--pcap", "node2=x"],
+        1,
+        &["--pcap node2=x", "0 to 1"],
+    );
+    fails(&[&scenario, "--pcap", "switch0.port0=x"], 1, &["no switch"]);
+    fails(
+        &[&scenario, "--pcap", &option, "--seeds", "2"],
+        1,
+        &["2 runs"],
+    );
+    fails(
+        &[&scenario, "--pcap", "node1=/no/such/x"],
+        1,
+        &["/no/such/x", "No such file"],
+    );
+}
+
 #[test]
 fn help_and_lists_teach() {
     let help = succeeds(&["--help"]);

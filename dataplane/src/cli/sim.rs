@@ -13,6 +13,7 @@ use roceline_engine::Nanos;
 
 use super::table::Table;
 use super::{CliError, number_in};
+use crate::scenario::drive::Record;
 use crate::scenario::report::{csv, json, plots, several_seeds};
 use crate::scenario::runs::{Job, Request, Sweep, jobs, run_all};
 use crate::scenario::verdict::verdicts;
@@ -28,6 +29,7 @@ Examples:
   roceline sim mine.toml --set nic.window=64 --set 'topology.delay=5us'
   roceline sim mine.toml --sweep topology.rate=25Gb/s,100Gb/s,400Gb/s --sweep nic.window=64,256
   roceline sim mine.toml --seeds 10                  # the same with ten seeds
+  roceline sim mine.toml --pcap node3=n3.pcapng      # what passes node 3's link, for Wireshark
   roceline sim mine.toml --json | jq '.runs[].metrics[\"goodput.total\"]'
 
 The engine of the NIC runs under a clock of events: no packet is sent, no daemon is needed, and a link may have
@@ -98,6 +100,14 @@ pub(super) struct Args {
     /// Draw the curves as SVG files here
     #[arg(long, value_name = "DIR")]
     plots: Option<PathBuf>,
+
+    /// Record a link into a pcapng file, again for another; a link is that of a node, node3, or of a port, switch0.port2
+    #[arg(long, value_name = "LINK=FILE")]
+    pcap: Vec<String>,
+
+    /// Bytes of each packet to record: headers are real, payload is zero
+    #[arg(long, value_name = "BYTES", default_value_t = 128, value_parser = clap::value_parser!(u32).range(64..=65_535))]
+    snaplen: u32,
 
     /// Check the bands even where --set or --sweep change the scenario
     #[arg(long, conflicts_with = "no_check")]
@@ -172,12 +182,17 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
 fn request(args: &Args) -> Result<Request, CliError> {
     let settings = args.set.iter().map(|text| Setting::parse("--set", text));
     let sweeps = args.sweep.iter().map(|text| Sweep::parse(text));
+    let records = args
+        .pcap
+        .iter()
+        .map(|text| Record::parse(text, args.snaplen));
     Ok(Request {
         settings: settings.collect::<Result<_, _>>().map_err(SimError::from)?,
         sweeps: sweeps.collect::<Result<_, _>>().map_err(SimError::from)?,
         variants: args.variant.clone(),
         seed: args.seed,
         seeds: args.seeds,
+        records: records.collect::<Result<_, _>>().map_err(SimError::from)?,
     })
 }
 

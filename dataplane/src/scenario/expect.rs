@@ -59,7 +59,7 @@ impl Unit {
 }
 
 /// Families of metrics, by the first part of their names, with units and meanings.
-pub const FAMILIES: [(&str, Unit, &str); 21] = [
+pub const FAMILIES: [(&str, Unit, &str); 22] = [
     (
         "goodput",
         Unit::Rate,
@@ -102,6 +102,11 @@ pub const FAMILIES: [(&str, Unit, &str); 21] = [
         "depth of the switch queue that was deepest: .p50 .p99 of the samples in the measured time, .max of the whole run",
     ),
     ("marks", Unit::Count, "packets that switches marked CE"),
+    (
+        "congested",
+        Unit::Count,
+        "marked packets that NICs received (np_ecn_marked_roce_packets)",
+    ),
     ("cnps", Unit::Count, "CNPs: .sent .handled .ignored"),
     (
         "pauses",

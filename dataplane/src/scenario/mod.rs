@@ -13,6 +13,7 @@ pub mod drive;
 mod error;
 pub mod expect;
 mod library;
+pub mod links;
 pub mod nic;
 mod nodes;
 pub mod outcome;
@@ -36,6 +37,7 @@ pub use library::{BUILT_IN, BuiltIn};
 use crate::config::error::nearest;
 use document::Section;
 use expect::Expect;
+use links::Links;
 use nic::Nic;
 use switches::Switches;
 use topology::Topology;
@@ -85,6 +87,8 @@ pub struct Scenario {
     pub topology: Topology,
     /// The switches.
     pub switches: Switches,
+    /// The links that nodes send on.
+    pub links: Links,
     /// The NICs.
     pub nic: Nic,
     /// What is sent.
@@ -186,7 +190,8 @@ impl Scenario {
             seed: root.or("seed", 1, units::whole(0, u64::MAX))?,
             traffic: Traffic::read(root, &topology)?,
             switches: Switches::read(&root.section("switch")?)?,
-            nic: Nic::read(&root.section("nic")?)?,
+            links: Links::read(&root.section("link")?)?,
+            nic: Nic::read(&root.section("nic")?, topology.rate)?,
             expects: expect::read(root, document)?,
             topology,
         };

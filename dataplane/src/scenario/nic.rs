@@ -1,11 +1,14 @@
 //! The NICs of a scenario, all alike: `[nic]`.
 
+use roceline_engine::congestion::{AlgorithmKind, CongestionConfig, Group, Param, Rate};
 use roceline_engine::verbs::Mtu;
 use roceline_engine::{AckPolicy, Retransmission};
 
 use super::document::Section;
 use super::error::ScenarioError;
 use super::units;
+use crate::congestion::{NP_KEYS, RP_KEYS, Settings};
+use crate::impair::SpecError;
 
 /// How every NIC is set up.
 #[derive(Clone, Copy, Debug)]
@@ -22,10 +25,12 @@ pub struct Nic {
     pub timeout: u8,
     /// Retries after timeouts and sequence errors before a QP fails; 7 as verbs has it is seven, not for ever.
     pub retry_cnt: u8,
+    /// Congestion control; at the rate of the link.
+    pub congestion: CongestionConfig,
 }
 
 impl Nic {
-    pub(super) fn read(section: &Section) -> Result<Nic, ScenarioError> {
+    pub(super) fn read(section: &Section, rate: u64) -> Result<Nic, ScenarioError> {
         let nic =
             Nic {
                 mtu: section.or("mtu", Mtu::M4096, mtu)?,
@@ -44,6 +49,7 @@ impl Nic {
                 })?,
                 timeout: section.or("timeout", 8, units::whole(0, 31))? as u8,
                 retry_cnt: section.or("retry_cnt", 7, units::whole(0, 7))? as u8,
+                congestion: congestion(section, rate)?,
             };
         section.end()?;
         Ok(nic)
@@ -55,4 +61,39 @@ fn mtu(text: &str) -> Result<Mtu, String> {
     all.into_iter()
         .find(|mtu| mtu.bytes().to_string() == text)
         .ok_or_else(|| "must be 256, 512, 1024, 2048 or 4096".into())
+}
+
+/// Congestion control: `congestion`, `[nic.dcqcn]` and `[nic.np]` as in the daemon's configuration, where nothing is said none.
+fn congestion(section: &Section, rate: u64) -> Result<CongestionConfig, ScenarioError> {
+    let mut settings = Settings::default();
+    settings.congestion.algorithm = AlgorithmKind::None;
+    settings.congestion.line_rate = Rate(rate);
+    let mut take = |section: &Section, key: &str, name: &str| {
+        let taken = section.value(key, |text| {
+            settings.set(name, text).map_err(|error| match error {
+                SpecError::Value { problem, .. } => problem,
+                other => other.to_string(),
+            })
+        });
+        taken.map(|_| ())
+    };
+    let (rp, np) = (section.section("dcqcn")?, section.section("np")?);
+    take(&rp, "profile", "profile")?;
+    take(section, "congestion", "algorithm")?;
+    take(section, "fixed_rate", "fixed_rate")?;
+    let own = |param: &&Param| param.group == Group::Own && param.name.contains('_');
+    for param in Param::all().iter().filter(own) {
+        if !param.name.ends_with("_enable") && param.name != "fixed_rate" {
+            take(section, param.name, param.name)?;
+        }
+    }
+    for (section, keys) in [(&rp, &*RP_KEYS), (&np, &*NP_KEYS)] {
+        for key in keys.iter().filter(|key| **key != "profile") {
+            take(section, key, key)?;
+        }
+        section.end()?;
+    }
+    let checked = settings.congestion.validate();
+    checked.map_err(|error| section.whole(error.to_string()))?;
+    Ok(settings.congestion)
 }

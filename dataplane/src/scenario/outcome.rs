@@ -41,8 +41,8 @@ pub struct Done {
 /// What a series is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Quantity {
-    /// Bits per second that a transfer or a group got acknowledged.
-    Goodput,
+    /// Payload of a transfer or a group that arrived, duplicates included, in bits per second.
+    Throughput,
     /// Bits per second that a transfer's congestion control allows.
     Rate,
     /// Bytes in a queue of a switch, at the end of the interval.
@@ -56,7 +56,7 @@ pub enum Quantity {
 impl Quantity {
     /// All, in the order of reports.
     pub const ALL: [Quantity; 5] = [
-        Quantity::Goodput,
+        Quantity::Throughput,
         Quantity::Rate,
         Quantity::Queue,
         Quantity::Cnps,
@@ -66,7 +66,7 @@ impl Quantity {
     /// Its name in files.
     pub fn name(self) -> &'static str {
         match self {
-            Quantity::Goodput => "goodput",
+            Quantity::Throughput => "throughput",
             Quantity::Rate => "rate",
             Quantity::Queue => "queue",
             Quantity::Cnps => "cnps",
@@ -77,9 +77,9 @@ impl Quantity {
     /// What it is, with its unit.
     pub fn title(self) -> &'static str {
         match self {
-            Quantity::Goodput => "goodput (bit/s)",
-            Quantity::Rate => "allowed rate (bit/s)",
-            Quantity::Queue => "queue depth (bytes)",
+            Quantity::Throughput => "payload that arrived",
+            Quantity::Rate => "allowed rate",
+            Quantity::Queue => "queue depth",
             Quantity::Cnps => "CNPs sent, per interval",
             Quantity::Pauses => "pause frames sent, per interval",
         }

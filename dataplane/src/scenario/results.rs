@@ -58,7 +58,7 @@ const RETH: u64 = 16;
 const AETH: u64 = 4;
 
 /// What a transfer takes alone on its way: the first bit leaves at once, packets follow each other on the slowest link, each switch
-/// sends a packet on when it has all of it, and the ACK comes back.
+/// sends a packet on when it has all of it, so that each other link adds the time of the longest packet, and the ACK comes back.
 pub fn ideal(scenario: &Scenario, transfer: &Transfer) -> Nanos {
     let Some(bytes) = transfer.bytes else {
         return Nanos::ZERO;
@@ -69,13 +69,12 @@ pub fn ideal(scenario: &Scenario, transfer: &Transfer) -> Nanos {
     let (whole, rest) = (bytes / message, bytes % message);
     let wire = |bytes: u64| bytes.next_multiple_of(4) + bytes.div_ceil(mtu) * AROUND + RETH;
     let all = whole * wire(message) + if rest > 0 { wire(rest) } else { 0 };
-    let last_message = if rest > 0 { rest } else { message.min(bytes) };
-    let last = (last_message - 1) % mtu + 1 + AROUND;
+    let longest = message.min(bytes).min(mtu) + AROUND;
     let picos = |bytes: u64, rate: u64| u128::from(bytes) * 8_000_000_000_000 / u128::from(rate);
     let slowest = path.iter().map(|&(rate, _)| rate).min().unwrap_or(1);
-    let mut sum = picos(all.saturating_sub(last), slowest);
+    let mut sum = picos(all.saturating_sub(longest), slowest);
     for &(rate, delay) in &path {
-        sum += picos(last + AROUND + AETH, rate) + 2000 * u128::from(delay.0);
+        sum += picos(longest + AROUND + AETH, rate) + 2000 * u128::from(delay.0);
     }
     Nanos((sum / 1000) as u64)
 }

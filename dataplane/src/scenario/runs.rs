@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use roceline_engine::Nanos;
 
+use super::drive::Record;
 use super::outcome::Outcome;
 use super::results::{Results, results};
 use super::traffic::Plan;
@@ -51,6 +52,8 @@ pub struct Request {
     pub seed: Option<u64>,
     /// How many seeds, one after another.
     pub seeds: u64,
+    /// Links to record, where it is one run.
+    pub records: Vec<Record>,
 }
 
 /// One run to make.
@@ -62,6 +65,8 @@ pub struct Job {
     pub point: Vec<(String, String)>,
     /// The scenario with all that.
     pub scenario: Scenario,
+    /// Links to record.
+    pub records: Vec<Record>,
 }
 
 impl Job {
@@ -146,9 +151,19 @@ pub fn jobs(document: &Document, request: &Request) -> Result<Vec<Job>, Scenario
                     variant: variant.name.clone(),
                     point: point.clone(),
                     scenario,
+                    records: request.records.clone(),
                 });
             }
         }
+    }
+    if jobs.len() > 1 && !request.records.is_empty() {
+        return Err(ScenarioError::Setting {
+            setting: "--pcap".into(),
+            problem: format!(
+                "there would be {} runs, which would write the same files: choose one --variant, without --sweep and --seeds",
+                jobs.len()
+            ),
+        });
     }
     Ok(jobs)
 }
@@ -193,7 +208,7 @@ fn run(job: &Job, progress: &dyn Fn(Nanos)) -> Result<Run, ScenarioError> {
             scenario: scenario.name.clone(),
             problem,
         })?;
-    let outcome = drive::drive(scenario, &plan, progress)?;
+    let outcome = drive::drive(scenario, &plan, &job.records, progress)?;
     let results = results(scenario, &plan, &outcome);
     Ok(Run {
         job: job.clone(),

@@ -5,7 +5,10 @@
 //! looking changes nothing.
 
 mod network;
+mod record;
 mod sampler;
+#[cfg(test)]
+mod tests;
 
 use roceline_engine::Nanos;
 
@@ -14,15 +17,20 @@ use super::traffic::{Plan, Transfer};
 use super::{Scenario, ScenarioError};
 use crate::sim::{Flow, FlowConfig, FlowId, Sim};
 use network::Network;
+pub use record::Record;
 use sampler::Sampler;
 
 /// Runs a scenario to its end. `progress` is told simulated time as it passes.
 pub fn drive(
     scenario: &Scenario,
     plan: &Plan,
+    records: &[Record],
     progress: &dyn Fn(Nanos),
 ) -> Result<Outcome, ScenarioError> {
     let mut network = Network::new(scenario)?;
+    for record in records {
+        record.begin(&mut network.sim)?;
+    }
     let flows = add_flows(&mut network.sim, scenario, plan);
     let mut sampler = Sampler::new(scenario, plan, &flows, &network);
     let mut before = Measured::default();
@@ -45,6 +53,9 @@ pub fn drive(
             sampler.sample(&network);
             next_sample = next_sample + scenario.sample;
         }
+    }
+    if let (Err(error), Some(record)) = (network.sim.finish_records(), records.first()) {
+        return Err(record.wrong(error));
     }
     let after = Measured::at(&network, &flows);
     let transfers = flows.iter().enumerate().map(|(at, &flow)| {

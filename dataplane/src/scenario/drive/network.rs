@@ -36,10 +36,18 @@ impl Network {
             } => fabric.leaf_spine(leaves, spines, nodes),
             Shape::FatTree { k } => fabric.fat_tree(k),
         };
-        let sim = sim.map_err(|error| ScenarioError::Run {
+        let failed = |problem| ScenarioError::Run {
             scenario: scenario.name.clone(),
-            problem: format!("a switch cannot be as [switch] says: {error}"),
-        })?;
+            problem,
+        };
+        let mut sim =
+            sim.map_err(|error| failed(format!("a switch cannot be as [switch] says: {error}")))?;
+        for node in 0..scenario.topology.nodes() {
+            if let Some(rule) = scenario.links.rule(node, scenario.seed) {
+                let added = sim.link(node).rules().add(rule);
+                added.map_err(|error| failed(format!("[link] cannot be: {error}")))?;
+            }
+        }
         Ok(Network { sim })
     }
 
@@ -72,10 +80,14 @@ impl Network {
             ("paused.switches", paused_switches),
             ("lost", sum(|link| link.lost)),
             ("overflowed", sum(|link| link.overflowed)),
+            ("cnps.sent", all.np_cnp_sent),
+            ("cnps.handled", all.rp_cnp_handled),
+            ("cnps.ignored", all.rp_cnp_ignored),
             ("naks", all.packet_seq_err),
             ("timeouts", all.local_ack_timeout_err),
             ("out_of_sequence", all.out_of_sequence),
             ("duplicates", all.duplicate_request),
+            ("congested", all.np_ecn_marked_roce_packets),
         ]
     }
 
@@ -113,6 +125,7 @@ fn fabric(scenario: &Scenario) -> Fabric {
         window: scenario.nic.window,
         ack_policy: scenario.nic.ack_policy,
         retransmission: scenario.nic.retransmission,
+        congestion: scenario.nic.congestion,
         seed: scenario.seed,
         ..NodeConfig::default()
     };

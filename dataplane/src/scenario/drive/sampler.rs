@@ -49,44 +49,63 @@ pub(super) struct Sampler {
     interval: Nanos,
     warmup: Nanos,
     times: Vec<Nanos>,
-    goodputs: Vec<Line>,
+    arrivals: Vec<Line>,
     /// Transfers that have not ended, with the line that each is in.
     open: Vec<(FlowId, usize)>,
     /// By switch, port and priority; empty until something waits there at a sample.
     queues: Vec<Vec<u64>>,
     /// By switch.
     pauses: Vec<Line>,
+    /// By NIC.
+    cnps: Vec<Line>,
+    /// Transfers whose allowed rate has a series.
+    rates: Vec<(FlowId, Series)>,
 }
 
 impl Sampler {
     pub fn new(scenario: &Scenario, plan: &Plan, flows: &[FlowId], network: &Network) -> Sampler {
-        let (goodputs, open) = lines(plan, flows);
+        let (arrivals, open) = lines(plan, flows);
         let switches = network.sim.switches();
         let queues: usize = switches.iter().map(|s| s.ports() * PRIORITIES).sum();
         let pauses = (0..switches.len())
             .map(|number| Line::new(Quantity::Pauses, format!("switch{number}")));
+        let nodes = 0..network.sim.nodes().len();
+        let cnps = nodes.map(|number| Line::new(Quantity::Cnps, format!("node{number}")));
+        let own = arrivals.len() == flows.len();
+        let names = arrivals.iter().map(|line| &line.series.name);
+        let rates = flows
+            .iter()
+            .zip(names)
+            .filter(|_| own)
+            .map(|(&flow, name)| {
+                let series = Line::new(Quantity::Rate, name.clone()).series;
+                (flow, series)
+            });
+        let rates = rates.collect();
         Sampler {
             interval: scenario.sample,
             warmup: scenario.warmup,
             times: Vec::new(),
-            goodputs,
+            arrivals,
             open,
             queues: vec![Vec::new(); queues],
             pauses: pauses.collect(),
+            cnps: cnps.collect(),
+            rates,
         }
     }
 
     /// The interval that ends now.
     pub fn sample(&mut self, network: &Network) {
         let now = network.sim.now();
-        let mut sums: Vec<u64> = self.goodputs.iter().map(|line| line.ended).collect();
-        let lines = &mut self.goodputs;
+        let mut sums: Vec<u64> = self.arrivals.iter().map(|line| line.ended).collect();
+        let lines = &mut self.arrivals;
         self.open.retain(|&(flow, at)| {
             let flow = network.sim.flow(flow);
-            sums[at] += flow.bytes;
+            sums[at] += flow.received;
             let open = flow.finished.is_none();
             if !open {
-                lines[at].ended += flow.bytes;
+                lines[at].ended += flow.received;
             }
             open
         });
@@ -110,13 +129,21 @@ impl Sampler {
             let sent = pauses.growth(switch.pauses_sent(now));
             pauses.series.values.push(sent);
         }
+        for (node, cnps) in network.sim.nodes().iter().zip(&mut self.cnps) {
+            let sent = cnps.growth(node.counters().np_cnp_sent);
+            cnps.series.values.push(sent);
+        }
+        for (flow, series) in &mut self.rates {
+            let rate = network.sim.allowed(*flow);
+            series.values.push(rate.map_or(0, |rate| rate.0));
+        }
         self.times.push(now);
     }
 
     /// Hands over what was collected.
     pub fn finish(self, network: &Network, outcome: &mut Outcome) {
-        let goodputs = self.goodputs.into_iter().map(|line| line.series);
-        outcome.series.extend(goodputs);
+        let arrivals = self.arrivals.into_iter().map(|line| line.series);
+        outcome.series.extend(arrivals);
         let first = self.times.partition_point(|&time| time <= self.warmup);
         let mut queues = self.queues.into_iter();
         for (number, switch) in network.sim.switches().iter().enumerate() {
@@ -152,6 +179,10 @@ impl Sampler {
         }
         let pauses = self.pauses.into_iter().map(|line| line.series);
         outcome.series.extend(pauses);
+        let cnps = self.cnps.into_iter().map(|line| line.series);
+        outcome.series.extend(cnps);
+        let rates = self.rates.into_iter().map(|(_, series)| series);
+        outcome.series.extend(rates);
         outcome.times = self.times;
     }
 }
@@ -172,17 +203,17 @@ fn lines(plan: &Plan, flows: &[FlowId]) -> (Vec<Line>, Vec<(FlowId, usize)>) {
         let name = &plan.groups[group];
         let at = match sizes[group] {
             1 => {
-                lines.push(Line::new(Quantity::Goodput, name.clone()));
+                lines.push(Line::new(Quantity::Throughput, name.clone()));
                 lines.len() - 1
             }
             2..=OWN_SERIES => {
                 let name = format!("{name}.{}", number[group]);
                 number[group] += 1;
-                lines.push(Line::new(Quantity::Goodput, name));
+                lines.push(Line::new(Quantity::Throughput, name));
                 lines.len() - 1
             }
             _ => *of_group[group].get_or_insert_with(|| {
-                lines.push(Line::new(Quantity::Goodput, name.clone()));
+                lines.push(Line::new(Quantity::Throughput, name.clone()));
                 lines.len() - 1
             }),
         };

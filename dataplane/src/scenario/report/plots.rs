@@ -11,6 +11,7 @@ use plotters::prelude::*;
 use crate::scenario::ScenarioError;
 use crate::scenario::outcome::Quantity;
 use crate::scenario::runs::Run;
+use crate::scenario::units;
 
 const WIDTH: u32 = 960;
 /// Height of a panel, and of what is around all.
@@ -19,7 +20,7 @@ const HEAD: u32 = 40;
 /// Runs that a file shows.
 const MOST_PANELS: usize = 8;
 /// Curves of a panel: those with the largest values.
-const MOST_CURVES: usize = 16;
+const MOST_CURVES: usize = 10;
 /// Okabe and Ito's colours, which the colour-blind tell apart, and darker ones for more.
 const COLORS: [(u8, u8, u8); 8] = [
     (213, 94, 0),
@@ -63,7 +64,10 @@ pub fn write(directory: &Path, runs: &[Run]) -> Result<Vec<PathBuf>, ScenarioErr
         return Ok(files);
     };
     let name = &first.job.scenario.name;
-    let title = &first.job.scenario.title;
+    let title = match first.job.scenario.title.as_str() {
+        "" => name,
+        title => title,
+    };
     let several = super::several_seeds(runs);
     let shown = &runs[..runs.len().min(MOST_PANELS)];
     for quantity in Quantity::ALL {
@@ -92,7 +96,7 @@ pub fn write(directory: &Path, runs: &[Run]) -> Result<Vec<PathBuf>, ScenarioErr
 
 fn unit(quantity: Quantity) -> &'static str {
     match quantity {
-        Quantity::Goodput | Quantity::Rate => "Gb/s",
+        Quantity::Throughput | Quantity::Rate => "Gb/s",
         Quantity::Queue => "KB",
         Quantity::Cnps => "CNPs",
         Quantity::Pauses => "pause frames",
@@ -101,7 +105,7 @@ fn unit(quantity: Quantity) -> &'static str {
 
 fn over_time(run: &Run, quantity: Quantity, several: bool) -> Panel {
     let scale = match quantity {
-        Quantity::Goodput | Quantity::Rate => 1e-9,
+        Quantity::Throughput | Quantity::Rate => 1e-9,
         Quantity::Queue => 1e-3,
         Quantity::Cnps | Quantity::Pauses => 1.0,
     };
@@ -204,6 +208,11 @@ fn picture<B: DrawingBackend>(
         }
     };
     let (x, y) = (span(|point| point.0), span(|point| point.1));
+    // The legend has a place of its own, right of the curves.
+    let x = match axes.logarithmic {
+        true => x.start..x.end * (x.end / x.start).powf(0.18),
+        false => x.start..x.end * 1.18,
+    };
     for (panel, area) in panels.iter().zip(area.split_evenly((panels.len(), 1))) {
         let mut chart = ChartBuilder::on(&area);
         chart
@@ -218,6 +227,8 @@ fn picture<B: DrawingBackend>(
                 .configure_mesh()
                 .x_desc(axes.x)
                 .y_desc(axes.y)
+                .x_label_formatter(&|x| label(*x))
+                .y_label_formatter(&|y| label(*y))
                 .label_style(("sans-serif", 13))
                 .light_line_style(WHITE)
                 .draw()?;
@@ -235,6 +246,8 @@ fn picture<B: DrawingBackend>(
                 .configure_mesh()
                 .x_desc(axes.x)
                 .y_desc(axes.y)
+                .x_label_formatter(&|x| label(*x))
+                .y_label_formatter(&|y| label(*y))
                 .label_style(("sans-serif", 13))
                 .light_line_style(WHITE)
                 .draw()?;
@@ -248,6 +261,15 @@ fn picture<B: DrawingBackend>(
         }
     }
     Ok(())
+}
+
+/// A number at an axis.
+fn label(value: f64) -> String {
+    match value {
+        value if value >= 1e6 => format!("{}M", units::digits(value / 1e6)),
+        value if value >= 1e4 => format!("{}k", units::digits(value / 1e3)),
+        value => units::digits(value),
+    }
 }
 
 fn colored(panel: &Panel) -> impl Iterator<Item = (&Curve, RGBColor)> {
