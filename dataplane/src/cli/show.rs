@@ -17,6 +17,7 @@ use super::table::Table;
 use crate::control::client::{Client, ClientError};
 use crate::control::post_mortem::PostMortemsReply;
 use crate::control::query::{DevicesReply, MrsReply, PortsReply, QpsReply, Query, VersionReply};
+use crate::impair::units;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -210,6 +211,7 @@ fn qps(out: &mut impl Write, reply: &QpsReply) -> io::Result<()> {
         ">peer qpn",
         ">sq psn",
         ">rq psn",
+        ">rate",
     ]);
     for qp in &reply.qps {
         table.row(vec![
@@ -222,6 +224,7 @@ fn qps(out: &mut impl Write, reply: &QpsReply) -> io::Result<()> {
             format!("{:#08x}", qp.remote_qpn),
             qp.sq_psn.to_string(),
             qp.rq_psn.to_string(),
+            units::rounded_rate(qp.rate),
         ]);
     }
     table.write(out, "no queue pairs")
@@ -327,7 +330,7 @@ mod tests {
     #[test]
     fn queue_pairs_are_a_table() {
         let qp = serde_json::json!({ "qps": [{ "device": "roce0", "qpn": 17, "state": "RTS", "pid": 42,
-            "remote": "10.77.0.2", "remote_qpn": 18, "sq_psn": 5, "rq_psn": 6 }] });
+            "remote": "10.77.0.2", "remote_qpn": 18, "sq_psn": 5, "rq_psn": 6, "rate": 1_250_000_000u64 }] });
         let shown = text(|out| qps(out, &decode(qp).unwrap()));
         let lines: Vec<Vec<&str>> = shown
             .lines()
@@ -343,7 +346,8 @@ mod tests {
                 "10.77.0.2",
                 "0x000012",
                 "5",
-                "6"
+                "6",
+                "1.25Gb/s"
             ]
         );
         assert_eq!(

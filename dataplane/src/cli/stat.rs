@@ -263,6 +263,7 @@ mod tests {
             remote_qpn: 3,
             sq_psn: 0,
             rq_psn: 0,
+            rate: 0,
             counters: BTreeMap::from([("packet_seq_err".into(), u64::from(qpn))]),
         };
         let reply = || QpsReply {

@@ -11,7 +11,7 @@ use super::ConfigError;
 use super::check::Checker;
 use super::error::nearest;
 use super::file::{self, Keys, line_of};
-use crate::congestion::{NP_KEYS, PFC_KEYS, PFC_PREFIX, RP_KEYS, Settings};
+use crate::congestion::{NP_KEYS, PFC_KEYS, PFC_PREFIX, RP_KEYS, Settings, keys_of};
 use crate::fabric::plan::SwitchPlan;
 use crate::impair::SpecError;
 
@@ -51,10 +51,14 @@ impl Checker<'_> {
                 self.take(&mut settings, key, value.as_ref(), value.span())?;
             }
         }
+        let others = ["dctcp", "timely", "swift"].map(keys_of);
         let sections = [
             (&nic.dcqcn, "", RP_KEYS.as_slice()),
             (&nic.np, "", NP_KEYS.as_slice()),
             (&nic.pfc, PFC_PREFIX, PFC_KEYS.as_slice()),
+            (&nic.dctcp, "", others[0].as_slice()),
+            (&nic.timely, "", others[1].as_slice()),
+            (&nic.swift, "", others[2].as_slice()),
         ];
         for (keys, prefix, known) in sections {
             for (key, value) in keys {
@@ -169,7 +173,8 @@ mod tests {
              rp_enable = 0x08\n\
              [nic.np]\nmin_time_between_cnps = \"10us\"\ncnp_dscp = 46\ncnp_moderation = \"per-ip\"\nnp_enable = 255\n\
              [nic.pfc]\nmode = \"pfc\"\npriorities = [3, 4]\ntrust = \"pcp\"\nxoff_bytes = \"16KiB\"\ncable_m = 2\n\
-             watchdog_rx_action = \"drop\"\ndscp = [\"46:3\"]\n",
+             watchdog_rx_action = \"drop\"\ndscp = [\"46:3\"]\n\
+             [nic.dctcp]\ndctcp_rtt = 30\n[nic.swift]\nswift_beta = 512\n",
         )
         .unwrap();
         let value = |key: &str| {
@@ -189,6 +194,8 @@ mod tests {
             ("min_time_between_cnps", "10"),
             ("cnp_dscp", "46"),
             ("cnp_moderation", "per-ip"),
+            ("dctcp_rtt", "30"),
+            ("swift_beta", "512"),
             ("pfc.mode", "pfc"),
             ("pfc.priorities", "3,4"),
             ("pfc.trust", "pcp"),

@@ -88,6 +88,12 @@ pub(super) struct Nic {
     pub np: Keys,
     #[serde(default)]
     pub pfc: Keys,
+    #[serde(default)]
+    pub dctcp: Keys,
+    #[serde(default)]
+    pub timely: Keys,
+    #[serde(default)]
+    pub swift: Keys,
 }
 
 /// Keys that are known elsewhere: `crate::congestion` has them, with what they may be.
@@ -373,7 +379,7 @@ mod tests {
             error(text),
             "f.toml:6: unknown key `adresses`, did you mean `addresses`?; known are \
              name, addresses, mac, mtu, port, ack_policy, retransmission, memory, lids, lcore, gateway, neighbor, \
-             congestion, line_rate, fixed_rate, dcqcn, np, pfc"
+             congestion, line_rate, fixed_rate, dcqcn, np, pfc, dctcp, timely, swift"
         );
     }
 

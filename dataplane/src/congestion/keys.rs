@@ -18,6 +18,16 @@ pub static RP_KEYS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
 pub static NP_KEYS: LazyLock<Vec<&'static str>> =
     LazyLock::new(|| of(Group::Np, "np_enable").collect());
 
+/// Keys of `[nic.dctcp]`, `[nic.timely]` or `[nic.swift]`: those that begin with the algorithm's name.
+pub fn keys_of(algorithm: &str) -> Vec<&'static str> {
+    let all = Param::all().iter().map(|param| param.name);
+    all.filter(|name| {
+        name.strip_prefix(algorithm)
+            .is_some_and(|rest| rest.starts_with('_'))
+    })
+    .collect()
+}
+
 /// Names of the parameters of a group, and one more.
 fn of(group: Group, more: &'static str) -> impl Iterator<Item = &'static str> {
     let all = Param::all()

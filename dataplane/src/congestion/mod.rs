@@ -16,7 +16,7 @@ use roceline_engine::congestion::{AlgorithmKind, CongestionConfig, PROFILES};
 use crate::impair::SpecError;
 
 pub use files::{Attribute, FOLDERS, files};
-pub use keys::{NP_KEYS, RP_KEYS};
+pub use keys::{NP_KEYS, RP_KEYS, keys_of};
 pub use live::{Live, State};
 pub use pfc::PFC_KEYS;
 

@@ -142,6 +142,14 @@ pub(super) fn attribute(shared: &Shared, peer: Peer, payload: &[u8]) -> Result<(
     change(shared, nics, |settings| attribute.set(settings, text))
 }
 
+/// A file of a device, by its path in sysfs, was written without the shim.
+pub(super) fn written(shared: &Shared, path: &Path, text: &str) -> Result<(), CommandError> {
+    let (device, attribute) = Attribute::of_path(path)
+        .ok_or_else(|| CommandError::Attribute(path.display().to_string()))?;
+    let nics = named(shared, Some(device))?;
+    change(shared, nics, |settings| attribute.set(settings, text))
+}
+
 fn named<'s>(shared: &'s Shared, device: Option<&str>) -> Result<Vec<&'s NicInfo>, CommandError> {
     let nics = shared.config.nics.iter();
     let wanted = |nic: &&NicInfo| device.is_none_or(|device| nic.name == device);

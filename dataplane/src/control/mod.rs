@@ -39,6 +39,7 @@ mod server;
 mod session;
 pub mod tree;
 mod uverbs;
+mod written;
 
 #[cfg(test)]
 mod session_tests;

@@ -269,6 +269,9 @@ pub struct Qp {
     pub sq_psn: u32,
     /// Next PSN expected.
     pub rq_psn: u32,
+    /// What congestion control allows it, in bits per second: line rate where nothing holds it back.
+    #[serde(default)]
+    pub rate: u64,
     /// What was counted for it since it was created, under the names of `hw_counters`; those that are not there are 0.
     #[serde(default)]
     pub counters: BTreeMap<String, u64>,
@@ -643,6 +646,7 @@ fn qps(all: &[(u32, Snapshot)]) -> Vec<Qp> {
             remote_qpn: qp.remote_qpn,
             sq_psn: qp.sq_psn,
             rq_psn: qp.rq_psn,
+            rate: qp.rate,
             counters: of_qp(&qp.counters)
                 .filter(|(_, value)| *value != 0)
                 .map(|(name, value)| (name.into(), value))

@@ -17,6 +17,7 @@ use super::limits::DeviceLimits;
 use super::quota::{Accounts, Machine, Turns};
 use super::refused_qps::RefusedQps;
 use super::seqpacket::{self, Peer};
+use super::written::Written;
 use super::{ControlConfig, LcorePort, SendError, session};
 use crate::lcore::message::{Command, ContextId, Reply, Request};
 
@@ -483,10 +484,18 @@ fn accept_loop(shared: &Arc<Shared>, listener: BorrowedFd<'_>, stop: &OwnedFd) {
         events: libc::POLLIN,
         revents: 0,
     };
+    let written = Written::watch(shared).inspect_err(|error| {
+        tracing::warn!(%error, "files of devices are not watched: they can be written by way of the shim only");
+    });
+    let written = written.ok();
     loop {
-        let mut fds = [pollfd(stop.as_fd()), pollfd(listener)];
-        // SAFETY: polls a live array of two entries.
-        if unsafe { libc::poll(fds.as_mut_ptr(), 2, -1) } < 0 {
+        // Without a third one it is the first again.
+        let third = written
+            .as_ref()
+            .map_or(stop.as_fd(), |written| written.as_fd());
+        let mut fds = [pollfd(stop.as_fd()), pollfd(listener), pollfd(third)];
+        // SAFETY: polls a live array of three entries.
+        if unsafe { libc::poll(fds.as_mut_ptr(), 3, -1) } < 0 {
             let error = io::Error::last_os_error();
             if error.kind() == io::ErrorKind::Interrupted {
                 continue;
@@ -496,6 +505,12 @@ fn accept_loop(shared: &Arc<Shared>, listener: BorrowedFd<'_>, stop: &OwnedFd) {
         }
         if fds[0].revents != 0 {
             return;
+        }
+        if let Some(written) = written.as_ref().filter(|_| fds[2].revents != 0) {
+            written.follow(shared);
+        }
+        if fds[1].revents == 0 {
+            continue;
         }
         match seqpacket::accept(listener) {
             Ok(socket) => welcome(shared, socket),

@@ -197,6 +197,26 @@ pub fn rate(text: &str) -> Result<u64, Problem> {
     }
 }
 
+/// A rate for people: three digits at least, `9.35Gb/s`.
+pub fn rounded_rate(rate: u64) -> String {
+    let units = [
+        (1_000_000_000, "Gb/s"),
+        (1_000_000, "Mb/s"),
+        (1_000, "kb/s"),
+    ];
+    let fits = |(size, _): &(u64, &str)| rate >= *size;
+    let Some((size, unit)) = units.into_iter().find(fits) else {
+        return format!("{rate}b/s");
+    };
+    let hundredths = rate / (size / 100);
+    match (hundredths / 100, hundredths % 100) {
+        (whole, 0) => format!("{whole}{unit}"),
+        (whole, _) if whole >= 100 => format!("{whole}{unit}"),
+        (whole, part) if whole >= 10 => format!("{whole}.{}{unit}", part / 10),
+        (whole, part) => format!("{whole}.{part:02}{unit}"),
+    }
+}
+
 /// A number of bytes, `least` at least: `65536`, `64KiB`, `1MiB`, `1GiB`.
 pub fn bytes(text: &str, least: u32) -> Result<u32, Problem> {
     large_bytes(text)
@@ -237,6 +257,22 @@ pub fn written_bytes(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rates_are_rounded_for_people() {
+        for (rate, text) in [
+            (0, "0b/s"),
+            (999, "999b/s"),
+            (1_000_000, "1Mb/s"),
+            (9_357_000_000, "9.35Gb/s"),
+            (12_345_678, "12.3Mb/s"),
+            (99_999_999_999, "99.9Gb/s"),
+            (100_000_000_000, "100Gb/s"),
+            (123_456_789_012, "123Gb/s"),
+        ] {
+            assert_eq!(rounded_rate(rate), text);
+        }
+    }
 
     #[test]
     fn times_have_units_and_are_whole_nanoseconds() {

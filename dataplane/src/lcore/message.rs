@@ -564,6 +564,8 @@ pub struct QpSnapshot {
     pub sq_psn: u32,
     /// Next PSN expected.
     pub rq_psn: u32,
+    /// What congestion control allows it, in bits per second.
+    pub rate: u64,
     /// What was counted for it; packets and bytes are those of the caller of the engine.
     #[serde(skip)]
     pub counters: Counters,

@@ -1,6 +1,6 @@
 //! What there is, for `roceline show` and `roceline stat`. Built on request, between bursts.
 
-use roceline_engine::Counters;
+use roceline_engine::{Counters, Nanos};
 
 use super::Lcore;
 use super::context::Qp;
@@ -101,7 +101,7 @@ pub fn snapshot(lcore: &Lcore, from: Cursor) -> Snapshot {
                 return all;
             }
             if let Some(qp) = context.qps.get(cursor.qp).and_then(|&id| nic.qps.get(id)) {
-                all.qps.extend(of_qp(nic, qp, context.pid));
+                all.qps.extend(of_qp(nic, qp, context.pid, shared.now));
                 left -= 1;
             }
             cursor.qp += 1;
@@ -129,7 +129,7 @@ pub fn snapshot(lcore: &Lcore, from: Cursor) -> Snapshot {
     all
 }
 
-fn of_qp(nic: &Nic, qp: &Qp, pid: u32) -> Option<QpSnapshot> {
+fn of_qp(nic: &Nic, qp: &Qp, pid: u32, now: Nanos) -> Option<QpSnapshot> {
     let (attr, init) = nic.engine.query_qp(qp.id).ok()?;
     Some(QpSnapshot {
         device: nic.info.name.clone(),
@@ -141,6 +141,7 @@ fn of_qp(nic: &Nic, qp: &Qp, pid: u32) -> Option<QpSnapshot> {
         remote_qpn: attr.dest_qpn,
         sq_psn: attr.sq_psn.get(),
         rq_psn: attr.rq_psn.get(),
+        rate: nic.engine.qp_rate(qp.id, now).map_or(0, |rate| rate.0),
         counters: qp_counters(nic, qp),
     })
 }

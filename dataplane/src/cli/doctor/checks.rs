@@ -12,6 +12,7 @@ use super::Finding;
 use crate::cli::{neighbours, shim};
 use crate::config::allowed_cpus;
 use crate::control::client::{Client, ClientError};
+use crate::control::congestion::CongestionReply;
 use crate::control::impair::{ImpairReply, RuleLine};
 use crate::control::neighbours::NeighboursReply;
 use crate::control::query::{Lcore, LcoresReply, Port, PortsReply, Query, VersionReply};
@@ -23,6 +24,7 @@ struct Daemon {
     rules: Vec<RuleLine>,
     neighbours: NeighboursReply,
     ports: Vec<Port>,
+    congestion: CongestionReply,
 }
 
 /// Looks at everything.
@@ -45,6 +47,7 @@ pub(super) fn all(socket: &Path) -> Vec<Finding> {
         findings.push(super::polling::polling(&daemon.lcores));
         findings.push(impairments(&daemon.rules));
         findings.push(links(&daemon.ports));
+        findings.push(super::congestion::control(&daemon.congestion));
         findings.push(pauses(&daemon.ports));
         findings.push(addresses(&daemon.neighbours));
     }
@@ -61,7 +64,9 @@ fn ask(socket: &Path) -> Result<Daemon, ClientError> {
     let rules = client.ask::<ImpairReply>(&Query::Impair)?.rules;
     let neighbours = client.ask::<NeighboursReply>(&Query::Neighbours)?;
     let ports = client.ask::<PortsReply>(&Query::Ports)?.ports;
+    let congestion = client.ask(&Query::Congestion { device: None })?;
     Ok(Daemon {
+        congestion,
         version,
         lcores,
         rules,
@@ -204,7 +209,11 @@ fn pauses(ports: &[Port]) -> Finding {
         .iter()
         .all(|port| matches!(&port.pauses[..], "off" | ""))
     {
-        return Finding::ok(WHAT, "off");
+        return Finding::off(
+            WHAT,
+            "off: what finds a full queue is lost, and sent again",
+            "not required; at both ends of a link: `mode = \"pfc\"` in [nic.pfc], or `roceline congestion set pfc.mode=pfc`",
+        );
     }
     let each = ports
         .iter()

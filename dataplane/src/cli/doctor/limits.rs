@@ -39,11 +39,6 @@ pub(super) const UNSUPPORTED: &[Limit] = &[
         instead: "connect as perftest does without -R",
     },
     Limit {
-        what: "ECN, DCQCN",
-        why: "no congestion control",
-        instead: "",
-    },
-    Limit {
         what: "several lcores",
         why: "one polling thread serves all NICs",
         instead: "",

@@ -1,6 +1,7 @@
 //! `roceline doctor`: what is missing on this machine, what is off, and how to mend it. It changes nothing.
 
 mod checks;
+mod congestion;
 mod limits;
 mod memory;
 mod polling;

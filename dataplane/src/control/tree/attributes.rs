@@ -39,8 +39,8 @@ pub fn update(root: &Path, nic: &str, before: &Settings, now: &Settings) -> io::
     Ok(())
 }
 
-/// Replaces a file of a NIC in all views.
-fn replace(root: &Path, nic: &str, path: &str, text: &str) -> io::Result<()> {
+/// Replaces a file of a NIC, named from its device, in all views.
+pub fn replace(root: &Path, nic: &str, path: &str, text: &str) -> io::Result<()> {
     for view in [root.join("all"), root.join("only").join(nic)] {
         let path = device_dir(&view, nic).join(path);
         let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
