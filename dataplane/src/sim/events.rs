@@ -58,13 +58,10 @@ impl Sim {
                 }
                 self.serve(self.links[at].from);
             }
-            // Of what was planned and then planned earlier, the earlier counts.
             Event::Release(link) => {
                 let link = link as usize;
-                if self.links[link].release_planned == Some(self.now) {
-                    self.links[link].release_planned = None;
-                    self.release(link);
-                }
+                self.links[link].alarm.came();
+                self.release(link);
             }
             Event::Arrives { link, frame } => {
                 self.packet_events += 1;
@@ -79,19 +76,15 @@ impl Sim {
             }
             Event::Timer(node) => {
                 let at = node as usize;
-                if self.nodes[at].timer_planned == Some(self.now) {
-                    self.nodes[at].timer_planned = None;
-                    self.nodes[at].advance(self.now, &mut self.shared);
-                    self.serve(Point::Node(at));
-                }
+                self.nodes[at].alarm.came();
+                self.nodes[at].advance(self.now, &mut self.shared);
+                self.serve(Point::Node(at));
             }
             Event::TakenIn(node) => self.take_in(node as NodeId),
             Event::SwitchTimer(switch) => {
                 let switch = switch as usize;
-                if self.switches[switch].timer_planned == Some(self.now) {
-                    self.switches[switch].timer_planned = None;
-                    self.advance_switch(switch);
-                }
+                self.switches[switch].alarm.came();
+                self.advance_switch(switch);
             }
             Event::Start(flow) => self.start(flow as FlowId),
             Event::Stop(flow) => self.shared.flows[flow as FlowId].stopped = true,
@@ -228,10 +221,8 @@ impl Sim {
             }
         }
         let switch = &mut self.switches[id];
-        let due = switch.switch.next_deadline().map(|at| at.max(self.now));
-        let planned = switch.timer_planned;
-        if let Some(at) = due.filter(|&at| planned.is_none_or(|planned| at < planned)) {
-            switch.timer_planned = Some(at);
+        let due = switch.switch.next_deadline();
+        if let Some(at) = switch.alarm.set(due, self.now) {
             self.events.push(at, Event::SwitchTimer(id as u32));
         }
     }
@@ -283,10 +274,8 @@ impl Sim {
                 break;
             }
         }
-        let due = node.next_deadline().map(|at| at.max(self.now));
-        let planned = node.timer_planned;
-        if let Some(at) = due.filter(|&at| planned.is_none_or(|planned| at < planned)) {
-            node.timer_planned = Some(at);
+        let due = node.next_deadline();
+        if let Some(at) = node.alarm.set(due, self.now) {
             self.events.push(at, Event::Timer(id as u32));
         }
     }
@@ -310,9 +299,7 @@ impl Sim {
             self.arrive(link, frame);
         }
         let due = self.links[link].next_release();
-        let planned = self.links[link].release_planned;
-        if let Some(at) = due.filter(|&at| planned.is_none_or(|planned| at < planned)) {
-            self.links[link].release_planned = Some(at);
+        if let Some(at) = self.links[link].alarm.set(due, self.now) {
             self.events.push(at, Event::Release(link as u32));
         }
     }

@@ -9,6 +9,7 @@ use roceline_engine::fabric::impair::{Line, Pushed, RuleSet, Verdict};
 use roceline_engine::wire::pause::PRIORITIES;
 
 use super::Point;
+use super::alarm::Alarm;
 use super::frame::{FrameId, Frames};
 
 /// Frames that impairments can keep back on one direction of a link.
@@ -66,8 +67,8 @@ pub struct Link {
     pub(super) to: Point,
     /// The recordings at its beginning and its end.
     pub(super) recorded: [Option<u32>; 2],
-    /// An event for [`Link::release`] is planned.
-    pub(super) release_planned: Option<Nanos>,
+    /// Events for [`Link::release`].
+    pub(super) alarm: Alarm,
     config: LinkConfig,
     pauses: VecDeque<FrameId>,
     queues: [VecDeque<FrameId>; PRIORITIES],
@@ -91,7 +92,7 @@ impl Link {
             from,
             to,
             recorded: [None; 2],
-            release_planned: None,
+            alarm: Alarm::default(),
             config: *config,
             pauses: VecDeque::new(),
             queues: Default::default(),

@@ -8,6 +8,7 @@
 //! Time is whole nanoseconds; a link keeps its own clock in picoseconds, so that a packet of 334.4 ns takes just that. Events of
 //! one moment happen in the order in which they were planned.
 
+mod alarm;
 mod events;
 mod flow;
 mod followers;

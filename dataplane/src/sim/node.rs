@@ -15,6 +15,7 @@ use roceline_engine::{
     AckPolicy, Counters, Engine, EngineConfig, Nanos, Outcome, Outputs, Retransmission, TxDesc,
 };
 
+use super::alarm::Alarm;
 use super::flow::Flow;
 use super::frame::{Frame, FrameId, Frames, address};
 use super::ingress::Ingress;
@@ -136,8 +137,8 @@ impl RecvQueues for Receives {
 pub struct Node {
     /// The link that it sends on.
     pub(super) uplink: Option<usize>,
-    /// An event for [`Node::advance`] is planned.
-    pub(super) timer_planned: Option<Nanos>,
+    /// Events for [`Node::advance`].
+    pub(super) alarm: Alarm,
     id: NodeId,
     engine: Engine,
     config: NodeConfig,
@@ -172,7 +173,7 @@ impl Node {
         let mr = engine.register(attr).expect("an empty table has room");
         Node {
             uplink: None,
-            timer_planned: None,
+            alarm: Alarm::default(),
             id,
             engine,
             config: *config,

@@ -8,14 +8,15 @@ use roceline_engine::fabric::switch::{
 };
 use roceline_engine::wire::pause::{PRIORITIES, PauseFrame};
 
+use super::alarm::Alarm;
 use super::frame::{Frame, FrameId, Frames};
 
 /// A switch.
 pub struct SwitchNode {
     /// By port: the link that it sends on.
     pub(super) links: Vec<Option<usize>>,
-    /// An event for [`SwitchNode::advance`] is planned.
-    pub(super) timer_planned: Option<Nanos>,
+    /// Events for what time alone changes.
+    pub(super) alarm: Alarm,
     pub(super) switch: Switch<FrameId>,
     /// Frames that it dropped.
     dropped: u64,
@@ -25,7 +26,7 @@ impl SwitchNode {
     pub(super) fn new(config: &SwitchConfig) -> Result<SwitchNode, SwitchError> {
         Ok(SwitchNode {
             links: vec![None; config.ports.len()],
-            timer_planned: None,
+            alarm: Alarm::default(),
             switch: Switch::new(config)?,
             dropped: 0,
         })

@@ -3,6 +3,7 @@
 mod fabrics;
 mod observed;
 
+use roceline_engine::congestion::{AlgorithmKind, Rate};
 use roceline_engine::fabric::impair::{
     Action, Chance, Delay, Matcher, Probability, Reorder, Rule, RuleId, When,
 };
@@ -114,6 +115,40 @@ fn what_was_planned_in_vain_does_not_pile_up() {
         sim.now() >= end
     });
     assert!(most < 64, "{most} events beside frames");
+}
+
+/// A pacer's deadlines come and go while ACK timeouts wait far behind them.
+#[test]
+fn deadlines_that_come_and_go_do_not_pile_up() {
+    let mut sim = Sim::new();
+    let mut node = NodeConfig::default();
+    node.congestion.algorithm = AlgorithmKind::FixedRate;
+    node.congestion.fixed_rate = Rate::from_gbps(5);
+    let ends = [0, 1].map(|_| sim.add_node(&node));
+    let link = LinkConfig {
+        bits_per_s: 25_000_000_000,
+        delay: Nanos::from_micros(2),
+        queue_bytes: 1 << 16,
+    };
+    sim.join(ends[0], ends[1], &link);
+    let mut flow = writes();
+    flow.attr.timeout = 14;
+    let flows = [0; 2].map(|_| sim.add_flow(&flow));
+    let mut most = 0;
+    let end = Nanos::from_millis(20);
+    sim.run(|sim| {
+        most = most.max(sim.events.len().saturating_sub(sim.shared.frames.len()));
+        sim.now() >= end
+    });
+    assert!(most < 32, "{most} events beside frames");
+    for flow in flows {
+        // 1024 of 1106 bytes of link time are payload.
+        let goodput = sim.flow(flow).goodput();
+        assert!(
+            (0.99..1.01).contains(&(goodput / 5e9 / (1024.0 / 1106.0))),
+            "{goodput}"
+        );
+    }
 }
 
 #[test]
