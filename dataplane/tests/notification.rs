@@ -105,6 +105,50 @@ fn marked_packets_slow_down_whoever_sends_them_and_the_counters_say_so() {
     }
 }
 
+/// What roce0 sends and receives during a transfer.
+#[track_caller]
+fn captured(daemon: &Daemon, file: &str) -> Capture {
+    let mut command = Command::new(roceline());
+    command.args(["capture", "-w", file, "--nic", "roce0"]);
+    command.arg("--socket").arg(daemon.socket());
+    let mut capture = Process::start(daemon.dir(), "capture", &mut command);
+    wait_for("running capture", PATIENCE, || {
+        capture.output().1.contains("capturing") || !capture.is_running()
+    });
+    perftest(daemon, "ib_write_bw", &LATE);
+    capture.signal(libc::SIGINT);
+    capture.finish(PATIENCE).expect_ok();
+    Capture::open(Path::new(file))
+}
+
+/// RFC 3168 section 5: who does not heed marks must not ask for them. A CNP is ignored then.
+#[test]
+fn without_congestion_control_packets_cannot_be_marked() {
+    let _alone = alone();
+    let daemon = Daemon::pair();
+    let none = ["congestion", "set", "--nic", "roce1", "algorithm=none"];
+    daemon.roceline("none", &none).expect_ok();
+    let file = daemon.dir().join("wire.pcapng");
+    let name = file.to_str().expect("temporary paths are UTF-8");
+    let capture = captured(&daemon, name);
+    for packet in &capture.packets {
+        let parsed = parse(&packet.data).expect("only RoCE is on this wire");
+        // What roce0 sends says ECT(0).
+        let ecn = if packet.outbound { 2 } else { 0 };
+        assert_eq!(parsed.packet.traffic_class, ecn);
+    }
+    assert!(capture.packets.len() > 1600);
+    // A rule marks all the same.
+    let rule = "impair add --link link0 --from roce1 --class data --mark-ce --count 3";
+    let words: Vec<&str> = rule.split_ascii_whitespace().collect();
+    daemon.roceline("add", &words).expect_ok();
+    perftest(&daemon, "ib_write_bw", &LATE);
+    let sent = counter(&daemon, "roce0", "np_cnp_sent");
+    assert!(sent > 0);
+    assert_eq!(counter(&daemon, "roce1", "rp_cnp_ignored"), sent);
+    assert_eq!(counter(&daemon, "roce1", "rp_cnp_handled"), 0);
+}
+
 /// IBTA annex A17, and the capture of a ConnectX-4 Lx that the engine's template reproduces; Wireshark agrees.
 #[test]
 fn a_cnp_on_the_wire_is_what_a_connectx_sends() {
@@ -115,18 +159,7 @@ fn a_cnp_on_the_wire_is_what_a_connectx_sends() {
     daemon.roceline("add", &words).expect_ok();
     let file = daemon.dir().join("wire.pcapng");
     let name = file.to_str().expect("temporary paths are UTF-8");
-    let mut command = Command::new(roceline());
-    command.args(["capture", "-w", name, "--nic", "roce0"]);
-    command.arg("--socket").arg(daemon.socket());
-    let mut capture = Process::start(daemon.dir(), "capture", &mut command);
-    wait_for("running capture", PATIENCE, || {
-        capture.output().1.contains("capturing") || !capture.is_running()
-    });
-    perftest(&daemon, "ib_write_bw", &LATE);
-    capture.signal(libc::SIGINT);
-    capture.finish(PATIENCE).expect_ok();
-
-    let capture = Capture::open(Path::new(name));
+    let capture = captured(&daemon, name);
     let (mut cnps, mut ect, mut marked) = (0, 0, 0);
     for packet in &capture.packets {
         let parsed = parse(&packet.data).expect("only RoCE is on this wire");
