@@ -133,7 +133,9 @@ fn deadlines_that_come_and_go_do_not_pile_up() {
     sim.join(ends[0], ends[1], &link);
     let mut flow = writes();
     flow.attr.timeout = 14;
-    let flows = [0; 2].map(|_| sim.add_flow(&flow));
+    // One message at a time: in between only the timeout is left to wait for.
+    flow.depth = 1;
+    let flow = sim.add_flow(&flow);
     let mut most = 0;
     let end = Nanos::from_millis(20);
     sim.run(|sim| {
@@ -141,14 +143,7 @@ fn deadlines_that_come_and_go_do_not_pile_up() {
         sim.now() >= end
     });
     assert!(most < 32, "{most} events beside frames");
-    for flow in flows {
-        // 1024 of 1106 bytes of link time are payload.
-        let goodput = sim.flow(flow).goodput();
-        assert!(
-            (0.99..1.01).contains(&(goodput / 5e9 / (1024.0 / 1106.0))),
-            "{goodput}"
-        );
-    }
+    assert!(sim.flow(flow).messages > 500);
 }
 
 #[test]

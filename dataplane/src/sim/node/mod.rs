@@ -1,7 +1,9 @@
 //! A NIC with its programs: an engine and what a poll loop does for it, without the bytes. Placements are done at once, payload
 //! is always at hand. In flow frames and time; out flow frames, into the queues of its link, and what programs got done.
 
-use roceline_engine::congestion::pfc::{PauseCounts, PauseReceiver, PfcSettings};
+mod pauses;
+
+use roceline_engine::congestion::pfc::{PauseReceiver, PfcSettings};
 use roceline_engine::congestion::priority::PriorityMask;
 use roceline_engine::congestion::{CongestionConfig, Rate};
 use roceline_engine::memory::{Access, MrAttr, MrInfo};
@@ -9,7 +11,6 @@ use roceline_engine::verbs::{
     Event, MAX_SGE, QpAttr, QpId, QpInit, QpType, RC_STEPS, RecvQueues, RecvWr, SendWr, Sge,
     WcStatus, mask,
 };
-use roceline_engine::wire::pause::{PRIORITIES, PauseFrame};
 use roceline_engine::wire::{Gid, Opcode, udp, udp_sport};
 use roceline_engine::{
     AckPolicy, Counters, Engine, EngineConfig, Nanos, Outcome, Outputs, Retransmission, TxDesc,
@@ -216,37 +217,6 @@ impl Node {
         address(self.id)
     }
 
-    /// Pauses that it was asked for, of one priority, up to `now`.
-    pub fn pauses(&self, priority: u8, now: Nanos) -> PauseCounts {
-        self.pauses.counts(priority.into(), now)
-    }
-
-    /// Pauses that it was asked for, of all priorities, up to `now`: of PFC and of 802.3x together.
-    pub fn all_pauses(&self, now: Nanos) -> PauseCounts {
-        let mut all = self.pauses.global_counts(now);
-        for priority in 0..PRIORITIES {
-            all.add(&self.pauses.counts(priority, now));
-        }
-        all
-    }
-
-    /// Pauses that it asked for, of all priorities, up to `now`.
-    pub fn asked_pauses(&self, now: Nanos) -> PauseCounts {
-        let ingress = self.ingress.as_ref();
-        ingress.map_or(PauseCounts::default(), |ingress| ingress.pauses(now))
-    }
-
-    /// Bytes of received frames that wait to be taken in, and how many frames found no room.
-    pub fn received(&self) -> (u64, u64) {
-        let ingress = self.ingress.as_ref();
-        ingress.map_or((0, 0), |ingress| (ingress.bytes(), ingress.dropped()))
-    }
-
-    /// Which priorities are paused.
-    pub fn paused(&self) -> PriorityMask {
-        self.paused
-    }
-
     /// Its link is there.
     pub(super) fn joined(&mut self, uplink: usize, bits_per_s: u64) {
         self.uplink = Some(uplink);
@@ -257,20 +227,6 @@ impl Node {
             .set_congestion(&self.config.congestion, Nanos::ZERO);
         let slow = |rate| Box::new(Ingress::new(rate, pfc, bits_per_s));
         self.ingress = self.config.receive_bits_per_s.map(slow);
-    }
-
-    /// A pause frame has arrived.
-    pub(super) fn on_pause(&mut self, frame: &PauseFrame, now: Nanos) {
-        self.pauses.on_frame(frame, now);
-        self.obey(now);
-    }
-
-    fn obey(&mut self, now: Nanos) {
-        let paused = self.pauses.advance(now);
-        if paused != self.paused {
-            self.paused = paused;
-            self.engine.set_paused(paused);
-        }
     }
 
     /// The key to its memory.
