@@ -316,7 +316,7 @@ impl Engine {
         self.held_are_ready(now);
         let tx_end = out.tx.len() + Outputs::TX_PER_CALL;
         self.cnps(now, out, tx_end);
-        let mut env = env!(self, now, out);
+        let mut env = env!(self, now, out, tx_end);
         let mut fired = 0;
         while fired < TIMERS_PER_CALL && env.event_room() {
             let Some(slot) = env.timers.pop_due(now) else {
