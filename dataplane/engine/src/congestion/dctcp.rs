@@ -1,7 +1,8 @@
 //! DCTCP as a rate: the share of packets that were marked, once per round trip.
 //!
-//! **Signal**: CNPs, one for each marked packet, so the receivers' `min_time_between_cnps` has to be 0; and round
-//! trips of acknowledgements that were asked for (AckReq), which give the length of a window.
+//! **Signal**: CNPs, one for each marked packet, so the receivers' `min_time_between_cnps` has to be 0; the number of
+//! packets that acknowledgements are for; and round trips of those that were asked for (AckReq), which give the length of a
+//! window.
 //!
 //! Source: RFC 8257 and Alizadeh et al., "Data Center TCP (DCTCP)" (SIGCOMM 2010): alpha moves towards the share F of
 //! marked packets by g, and a window with marks takes alpha/2. Where TCP adds a segment to its window, `dctcp_ai_rate`
@@ -103,10 +104,7 @@ impl Controller for Dctcp {
         self.marked += 1;
     }
 
-    fn on_sent(&mut self, _bytes: u32, now: Nanos) {
-        self.turn(now);
-        self.packets += 1;
-    }
+    fn on_sent(&mut self, _bytes: u32, _now: Nanos) {}
 
     fn on_ack(&mut self, ack: &AckSignal, now: Nanos) {
         if let Some(rtt) = ack.rtt {
@@ -118,6 +116,7 @@ impl Controller for Dctcp {
             );
         }
         self.turn(now);
+        self.packets += u64::from(ack.packets);
     }
 
     fn advance(&mut self, _now: Nanos) {}
@@ -147,12 +146,15 @@ mod tests {
 
     /// A window of 16 packets, `marked` of them.
     fn window(dctcp: &mut Dctcp, from: u64, marked: u32) {
-        for i in 0..16 {
-            dctcp.on_sent(1000, Nanos(from + i));
-        }
         for _ in 0..marked {
             dctcp.on_cnp(Nanos(from + 100));
         }
+        let ack = AckSignal {
+            packets: 16,
+            bytes: 16_000,
+            ..AckSignal::default()
+        };
+        dctcp.on_ack(&ack, Nanos(from + 200));
     }
 
     #[test]
@@ -161,7 +163,7 @@ mod tests {
         assert_eq!(dctcp.limit(), None);
         window(&mut dctcp, 0, 4);
         window(&mut dctcp, 10_000, 0);
-        // The packet at 10 us ended the first window: F 1/4, g 1/16.
+        // The second window ended the first one: F 1/4, g 1/16.
         let alpha = 1.0 + (0.25 - 1.0) / 16.0;
         assert!((dctcp.alpha() as f64 / ONE as f64 - alpha).abs() < 1e-5);
         assert!((dctcp.rate().0 as f64 - 1e10 * (1.0 - alpha / 2.0)).abs() < 1e5);

@@ -70,7 +70,9 @@ impl Rate {
 /// What an acknowledgement tells a sender about the path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AckSignal {
-    /// Bytes newly acknowledged.
+    /// Packets newly acknowledged.
+    pub packets: u32,
+    /// Their payload in bytes.
     pub bytes: u32,
     /// Time from the departure of a packet with AckReq to its acknowledgement, where one was measured.
     pub rtt: Option<Nanos>,
@@ -83,7 +85,7 @@ pub trait Controller {
     /// A congestion notification packet arrived.
     fn on_cnp(&mut self, now: Nanos);
 
-    /// `bytes` on the wire were handed to the port.
+    /// `bytes` on the wire were handed to the port, in one packet or more. Not called while nothing holds the queue pair back.
     fn on_sent(&mut self, bytes: u32, now: Nanos);
 
     /// Bytes were acknowledged.

@@ -186,15 +186,16 @@ impl Reaction {
         self.flows[slot as usize].probe = None;
     }
 
-    /// `bytes` of packets up to, but without, `una` were acknowledged.
-    pub fn on_ack(&mut self, qp: &mut Qp, bytes: u32, una: Psn, now: Nanos) {
+    /// `packets` up to, but without, `una` were acknowledged.
+    pub fn on_ack(&mut self, qp: &mut Qp, packets: u32, una: Psn, now: Nanos) {
         let flow = &mut self.flows[qp.slot as usize];
         let passed = flow.probe.filter(|probe| probe.psn.before(una));
         if passed.is_some() {
             flow.probe = None;
         }
         let signal = AckSignal {
-            bytes,
+            packets,
+            bytes: packets << qp.mtu_shift,
             rtt: passed.map(|probe| now.saturating_sub(probe.sent)),
             marked: core::mem::take(&mut flow.notified),
         };

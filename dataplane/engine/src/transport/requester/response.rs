@@ -30,9 +30,9 @@ pub(crate) fn on_response(qp: &mut Qp, packet: &Packet, tag: u32, env: &mut Env<
             on_ack(qp, packet, env);
             let una = qp.req.una;
             // The last packet of a message may be shorter; nobody keeps the lengths of packets.
-            let bytes = una.sub(before.get()).get() << qp.mtu_shift;
-            if bytes > 0 {
-                env.reaction.on_ack(qp, bytes, una, env.now);
+            let packets = una.sub(before.get()).get();
+            if packets > 0 {
+                env.reaction.on_ack(qp, packets, una, env.now);
             }
         }
         Operation::Ack => on_ack(qp, packet, env),
