@@ -78,9 +78,9 @@ fn congestion_control_has_the_keys_of_a_daemon() {
         ),
         ("[nic.np]\ncnp_dscp = 64", "0 to 63"),
     ] {
-        let error = metrics(&scenario("kind = 'pair'", nic))
-            .unwrap_err()
-            .to_string();
+        let traffic = format!("{nic}\n[[flow]]\nfrom = 0\nto = 1");
+        let error = metrics(&scenario("kind = 'pair'", &traffic));
+        let error = error.unwrap_err().to_string();
         assert!(error.contains(says), "{error}");
     }
 }
