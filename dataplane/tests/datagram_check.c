@@ -192,7 +192,8 @@ static void check_grh(struct dgram *a, struct dgram *b, int index)
 	if (ipv4) {
 		uint32_t sum = 0;
 		check(!memcmp(grh, zeros, 20), "bytes before the IPv4 header");
-		check(grh[20] == 0x45 && grh[21] == 0x28 && grh[29] == 17, "version, TOS, protocol");
+		/* The class that was asked for, with ECT(0): congestion control is on. */
+		check(grh[20] == 0x45 && grh[21] == (0x28 | 2) && grh[29] == 17, "version, TOS, protocol");
 		for (int i = 20; i < 40; i += 2)
 			sum += grh[i] << 8 | grh[i + 1];
 		while (sum >> 16)
