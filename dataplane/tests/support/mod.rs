@@ -6,6 +6,7 @@
 
 pub mod capture;
 pub mod daemon;
+pub mod incast;
 pub mod installed;
 pub mod matrix;
 pub mod namespace;

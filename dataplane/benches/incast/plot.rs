@@ -1,0 +1,159 @@
+//! The figure, as SVG and as PNG: rates of the senders and depth of the queue over time, without and with congestion control.
+
+use std::path::Path;
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::{FontStyle, register_font};
+
+use super::Run;
+use super::support::incast::Window;
+
+const SIZE: (u32, u32) = (1100, 760);
+/// Four of Okabe and Ito's colours, which the colour-blind tell apart.
+const COLORS: [RGBColor; 4] = [
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(0, 114, 178),
+    RGBColor(204, 121, 167),
+];
+/// Where distributions keep a font with a free licence.
+const FONTS: [&str; 3] = [
+    "/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf",
+    "/usr/share/fonts/dejavu-sans-fonts/DejaVuSans.ttf",
+    "/usr/share/fonts/TTF/DejaVuSans.ttf",
+];
+/// Looks that one point of a curve spans.
+const SPAN: usize = 3;
+
+type Drawn<B> = Result<(), DrawingAreaErrorKind<<B as DrawingBackend>::ErrorType>>;
+
+/// Writes `path` with `.svg` and with `.png`.
+pub fn draw(path: &Path, runs: &[Run; 2]) -> Result<(), String> {
+    let font = FONTS.iter().find_map(|font| std::fs::read(font).ok());
+    let font = font.ok_or("no font to draw with (Debian: apt-get install fonts-dejavu-core)")?;
+    let font = Box::leak(font.into_boxed_slice());
+    register_font("sans-serif", FontStyle::Normal, font).map_err(|_| "the font is broken")?;
+    let (svg, png) = (path.with_extension("svg"), path.with_extension("png"));
+    on(SVGBackend::new(&svg, SIZE).into_drawing_area(), runs)?;
+    on(BitMapBackend::new(&png, SIZE).into_drawing_area(), runs)?;
+    eprintln!("drawn: {}, {}", svg.display(), png.display());
+    Ok(())
+}
+
+fn on<B: DrawingBackend>(area: DrawingArea<B, Shift>, runs: &[Run; 2]) -> Result<(), String> {
+    panels(&area, runs)
+        .and_then(|()| area.present())
+        .map_err(|error| format!("drawing: {error}"))
+}
+
+fn panels<B: DrawingBackend>(area: &DrawingArea<B, Shift>, runs: &[Run; 2]) -> Drawn<B> {
+    area.fill(&WHITE)?;
+    let parts = area.split_evenly((2, 2));
+    // The same axes on both sides.
+    let times = runs
+        .iter()
+        .flat_map(|run| run.looks.iter().map(|look| look.at.as_secs_f64()));
+    let length = times.fold(1.0, f64::max);
+    let deepest = runs
+        .iter()
+        .flat_map(windows)
+        .map(|(_, w)| w.depth(0.99));
+    let deepest = deepest.max().unwrap_or(1) as f64 / 1e3 * 1.1 + 1.0;
+    for (side, run) in runs.iter().enumerate() {
+        let name = if run.setup.control {
+            "DCQCN"
+        } else {
+            "no congestion control"
+        };
+        rates(&parts[side], run, name, length)?;
+        depths(&parts[side + 2], run, length, deepest)?;
+    }
+    Ok(())
+}
+
+/// What happened around each look.
+fn windows(run: &Run) -> Vec<(f64, Window)> {
+    let pairs = run.looks.iter().zip(run.looks.iter().skip(SPAN));
+    let at = |a: f64, b: f64| (a + b) / 2.0;
+    pairs
+        .map(|(a, b)| {
+            (
+                at(a.at.as_secs_f64(), b.at.as_secs_f64()),
+                Window::between(a, b),
+            )
+        })
+        .collect()
+}
+
+fn rates<B: DrawingBackend>(
+    area: &DrawingArea<B, Shift>,
+    run: &Run,
+    name: &str,
+    length: f64,
+) -> Drawn<B> {
+    let mut chart = ChartBuilder::on(area)
+        .caption(name, ("sans-serif", 20))
+        .margin(12)
+        .x_label_area_size(36)
+        .y_label_area_size(60)
+        .build_cartesian_2d(0.0..length, 0.0..run.setup.rate as f64 / 1e6)?;
+    chart
+        .configure_mesh()
+        .y_desc("Mb/s of each sender")
+        .label_style(("sans-serif", 13))
+        .light_line_style(WHITE)
+        .draw()?;
+    for sender in 0..run.setup.senders {
+        let color = COLORS[sender % COLORS.len()];
+        let points = windows(run).into_iter();
+        let points = points.map(|(at, w)| (at, w.rates[sender] / 1e6));
+        chart.draw_series(LineSeries::new(points, color.stroke_width(2)))?;
+    }
+    Ok(())
+}
+
+fn depths<B: DrawingBackend>(
+    area: &DrawingArea<B, Shift>,
+    run: &Run,
+    length: f64,
+    deepest: f64,
+) -> Drawn<B> {
+    let mut chart = ChartBuilder::on(area)
+        .margin(12)
+        .x_label_area_size(40)
+        .y_label_area_size(60)
+        .build_cartesian_2d(0.0..length, 0.0..deepest)?;
+    chart
+        .configure_mesh()
+        .x_desc("seconds")
+        .y_desc("queue to the receiver, kB")
+        .label_style(("sans-serif", 13))
+        .light_line_style(WHITE)
+        .draw()?;
+    for (share, color, label) in [
+        (0.99, COLORS[0], "99th percentile"),
+        (0.5, COLORS[2], "median"),
+    ] {
+        let points = windows(run).into_iter();
+        let points = points.map(|(at, w)| (at, w.depth(share) as f64 / 1e3));
+        chart
+            .draw_series(LineSeries::new(points, color.stroke_width(2)))?
+            .label(label)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], color.stroke_width(2)));
+    }
+    for (mark, label) in [(run.setup.marks.0, "Kmin"), (run.setup.marks.1, "Kmax")] {
+        let kb = f64::from(mark) * 1.024;
+        let line = [(0.0, kb), (length, kb)];
+        chart
+            .draw_series(LineSeries::new(line, BLACK.mix(0.5)))?
+            .label(format!("{label} {kb:.0} kB"));
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperRight)
+        .background_style(WHITE.mix(0.9))
+        .border_style(BLACK.mix(0.3))
+        .label_font(("sans-serif", 12))
+        .draw()
+}

@@ -1,0 +1,263 @@
+//! The fabric in one process with real mbufs and a time of our own: rates, order, marks, pauses, groups, and that it allocates
+//! nothing. EAL starts once per process, so this file is one test whose parts run in order.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+
+use roceline::config::Config;
+use roceline::fabric::Fabric;
+use roceline::fabric::report::{FabricReport, QueueReport};
+use roceline::port::{Burst, Eal, EalConfig, FabricEnd, Huge, Mbuf, Mempool, MempoolConfig, Port};
+use roceline_engine::Nanos;
+use roceline_engine::fabric::impair::Random;
+use roceline_engine::wire::PauseFrame;
+use roceline_engine::wire::ipv4;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+// SAFETY: hands everything on to the system allocator; counting has no effect on it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // A thread that ends has no counter any more.
+        let _ = ALLOCATIONS.try_with(|n| n.set(n.get() + 1));
+        // SAFETY: the caller keeps the allocator's contract.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the allocator's contract.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const MTU: usize = 4096;
+
+#[test]
+fn fabrics() {
+    let config = EalConfig {
+        huge: Huge::Never,
+        mem_mb: 160,
+        ..EalConfig::default()
+    };
+    let eal = Eal::init(&config).unwrap();
+    let settings = MempoolConfig {
+        count: 24_000,
+        ..MempoolConfig::default()
+    };
+    let pool = Mempool::new(&eal, &settings).unwrap();
+    a_late_poll_changes_no_rate_and_no_order(&pool);
+    stations_that_obey_lose_nothing_and_the_queue_is_marked(&pool);
+    frames_for_all_go_to_each_once(&pool);
+    assert_eq!(pool.available(), 24_000, "all came home");
+}
+
+/// NICs at the ends of a fabric, and its clock.
+struct World {
+    fabric: Fabric,
+    nics: Vec<Port>,
+    pool: Arc<Mempool>,
+    burst: Burst,
+    now: Nanos,
+}
+
+fn world(pool: &Arc<Mempool>, ports: &[&str], fabric: &str) -> World {
+    let nic = |(n, port): (usize, &&str)| {
+        format!(
+            "[[nic]]\nname = \"roce{n}\"\nmac = \"02:00:00:00:00:0{n}\"\naddresses = [\"10.0.0.{}/24\"]\nport = \"fabric:{port}\"\n",
+            n + 1
+        )
+    };
+    let nics: String = ports.iter().enumerate().map(nic).collect();
+    let config = Config::parse("test", &(nics + fabric)).unwrap();
+    let (fabric, ends) = Fabric::new(&config.fabric, Arc::clone(pool)).unwrap();
+    World {
+        fabric,
+        nics: ends
+            .into_iter()
+            .map(|end: FabricEnd| Port::new(end))
+            .collect(),
+        pool: Arc::clone(pool),
+        burst: Burst::new(),
+        now: Nanos(1_000_000),
+    }
+}
+
+impl World {
+    fn pass(&mut self, time: Nanos) {
+        self.now = self.now + time;
+        self.fabric.poll(self.now);
+    }
+
+    /// Offers frames of `len` bytes, ECN-capable and of priority 3, from a NIC until its link is full or there are `count`.
+    fn send(&mut self, from: usize, to: u8, len: usize, first: u32, count: u32) -> u32 {
+        for n in 0..count {
+            let Some(mut mbuf) = self.pool.alloc() else {
+                return n;
+            };
+            let frame = mbuf.append(len).unwrap();
+            frame.fill(0);
+            frame[..6].copy_from_slice(&[2, 0, 0, 0, 0, to]);
+            frame[12..16].copy_from_slice(&[0x08, 0, 0x45, 26 << 2 | 2]);
+            frame[16..18].copy_from_slice(&((len - 14) as u16).to_be_bytes());
+            ipv4::set_checksum(&mut frame[14..]);
+            frame[40..44].copy_from_slice(&(first + n).to_be_bytes());
+            frame[44] = from as u8;
+            self.burst.push(mbuf).unwrap();
+            if self.nics[from].tx_burst(&mut self.burst) == 0 {
+                self.burst.clear();
+                return n;
+            }
+        }
+        count
+    }
+
+    fn receive(&mut self, nic: usize) -> Option<Mbuf> {
+        if self.burst.is_empty() {
+            self.nics[nic].rx_burst(&mut self.burst);
+        }
+        self.burst.take(0)
+    }
+
+    fn queue(&self, peer: &str) -> QueueReport {
+        let report: FabricReport = self.fabric.report(self.now);
+        let ports = report.switches.iter().flat_map(|s| &s.ports);
+        let port = ports.into_iter().find(|p| p.peer == peer).unwrap();
+        port.queues
+            .iter()
+            .find(|q| q.priority == 3)
+            .cloned()
+            .unwrap_or_default()
+    }
+}
+
+/// Two senders to one receiver, looked at often or seldom: the same bytes in the same time.
+fn a_late_poll_changes_no_rate_and_no_order(pool: &Arc<Mempool>) {
+    for step in [1_000, 33_000, 170_000] {
+        let fabric = "[fabric]\nrate = \"1Gb/s\"\nswitch = [{ name = \"s\" }]\n";
+        let mut world = world(pool, &["s", "s", "s"], fabric);
+        let (mut next, mut seen, mut bytes) = ([0u32; 3], [0u32; 3], 0u64);
+        let allocated = ALLOCATIONS.get();
+        let mut began = None;
+        while bytes < 5_000_000 {
+            for from in [1, 2] {
+                // As long as there is room on the link; each has half of what leaves.
+                while next[from] - seen[from] < 40 {
+                    next[from] += match world.send(from, 0, 1_000, next[from], 8) {
+                        0 => break,
+                        sent => sent,
+                    };
+                }
+            }
+            world.pass(Nanos(step));
+            while let Some(mbuf) = world.receive(0) {
+                let frame = mbuf.data();
+                let from = usize::from(frame[44]);
+                let number = u32::from_be_bytes(frame[40..44].try_into().unwrap());
+                assert_eq!(number, seen[from], "order");
+                seen[from] += 1;
+                bytes += frame.len() as u64 + 24;
+            }
+            if began.is_none() && bytes > 200_000 {
+                began = Some((world.now, bytes));
+            }
+        }
+        let (start, first) = began.unwrap();
+        let rate = (bytes - first) as f64 * 8e9 / (world.now - start).0 as f64;
+        // What one look brings is not cut off at the ends.
+        let slack = 2.0 * step as f64 / (world.now - start).0 as f64 + 0.001;
+        assert!((rate / 1e9 - 1.0).abs() < slack, "step {step}: {rate}");
+        assert_eq!(ALLOCATIONS.get(), allocated, "step {step}");
+        let share = seen[1] as f64 / (seen[1] + seen[2]) as f64;
+        assert!((0.45..0.55).contains(&share), "{seen:?}");
+        assert_eq!(world.queue("roce0").dropped, 0);
+        drain(world);
+    }
+}
+
+/// Lets everything arrive.
+fn drain(mut world: World) {
+    for _ in 0..400 {
+        world.pass(Nanos(1_000_000));
+        for nic in 0..world.nics.len() {
+            while world.receive(nic).is_some() {}
+        }
+    }
+    assert_eq!(world.queue("roce0").depth, 0);
+}
+
+fn stations_that_obey_lose_nothing_and_the_queue_is_marked(pool: &Arc<Mempool>) {
+    let fabric = "[fabric]\nrate = \"1Gb/s\"\nkmin = \"50KiB\"\nkmax = \"100KiB\"\nbuffer = \"1MiB\"\n\
+                  switch = [{ name = \"s\" }]\n";
+    let mut world = world(pool, &["s"; 5], fabric);
+    let mut random = Random::new(7);
+    let mut paused = [false; 5];
+    let (mut sent, mut got, mut marked, mut pauses) = (0u64, 0u64, 0u64, 0);
+    let allocated = ALLOCATIONS.get();
+    // In the end all that was sent arrives.
+    for round in 0..7_000 {
+        for (from, &paused) in paused.iter().enumerate().skip(1) {
+            if round < 6_000 && !paused {
+                sent += u64::from(world.send(from, 0, MTU + 62, 0, 32));
+            }
+        }
+        world.pass(Nanos(random.below(100_000)));
+        for (nic, paused) in paused.iter_mut().enumerate() {
+            while let Some(mbuf) = world.receive(nic) {
+                let frame = mbuf.data();
+                if let Some(pause) = PauseFrame::parse(frame, &[2; 6]) {
+                    let PauseFrame::Priority { enabled, quanta } = pause else {
+                        panic!("{pause:?}");
+                    };
+                    assert_eq!(enabled, 1 << 3);
+                    *paused = quanta[3] > 0;
+                    pauses += 1;
+                } else {
+                    got += 1;
+                    marked += u64::from(frame[15] & 3 == 3);
+                    let mut again = [0; 20];
+                    again.copy_from_slice(&frame[14..34]);
+                    ipv4::set_checksum(&mut again);
+                    assert_eq!(again[..], frame[14..34], "the checksum is right");
+                }
+            }
+        }
+    }
+    assert_eq!(ALLOCATIONS.get(), allocated);
+    let queue = world.queue("roce0");
+    assert!(
+        pauses > 8 && marked > 0 && marked < got,
+        "{pauses} {marked} {got} {queue:?}"
+    );
+    assert_eq!(queue.ce_marked, marked);
+    for peer in ["roce1", "roce2", "roce3", "roce4"] {
+        let queue = world.queue(peer);
+        assert_eq!((queue.rx_dropped, queue.dropped), (0, 0), "{queue:?}");
+        assert!(queue.max_headroom > 0, "{queue:?}");
+    }
+    assert!(sent == got && got > 5_000, "{sent} {got}");
+}
+
+fn frames_for_all_go_to_each_once(pool: &Arc<Mempool>) {
+    let fabric = "[[fabric.switch]]\nname = [\"a\", \"b\"]\nuplinks = [\"c\", \"d\"]\n\
+                  [[fabric.switch]]\nname = [\"c\", \"d\"]\n";
+    let mut world = world(pool, &["a", "a", "b", "b"], fabric);
+    // To nobody known: 02:00:00:00:00:63.
+    assert_eq!(world.send(1, 99, 100, 0, 10), 10);
+    for _ in 0..5 {
+        world.pass(Nanos(1_000));
+    }
+    for (nic, expected) in [(0, 10), (1, 0), (2, 10), (3, 10)] {
+        let mut got = 0;
+        while world.receive(nic).is_some() {
+            got += 1;
+        }
+        assert_eq!(got, expected, "roce{nic}");
+    }
+}
