@@ -7,7 +7,8 @@
 //!
 //! In: paths, fds and streams of the calls. Out: requests on a connection of their own (`Kind::Attribute`). Which file an fd
 //! is, its link in `/proc/self/fd` says, also to a program that was started with it as its output; a bit for each fd keeps
-//! everybody else from asking.
+//! everybody else from asking. What is still unwritten when the program ends is passed on then, and only its stderr says whether
+//! it was refused.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt::Write;
@@ -19,7 +20,7 @@ use roceline_abi::control::Kind;
 use crate::say::{say, text};
 use crate::sys::{self, fail};
 use crate::view::PathBuf;
-use crate::{client, next, open, view};
+use crate::{client, next, open, table, view};
 
 /// As much as the kernel takes in one write to a file of sysfs.
 const MOST: usize = 4096;
@@ -66,11 +67,21 @@ pub fn enter(fd: c_int) {
 }
 
 fn forget(fd: c_int) {
+    // The child of a vfork closes fds of its own, but shares our notes.
+    if !table::is_owner() {
+        return;
+    }
     if let Some((word, mask)) = bit(fd) {
         if word.fetch_and(!mask, Ordering::Relaxed) & mask != 0 {
             COUNT.fetch_sub(1, Ordering::Relaxed);
         }
     }
+}
+
+/// Those from `first` to `last`.
+fn noted(first: usize, last: usize) -> impl Iterator<Item = c_int> {
+    let fds = first..=last.min(FDS - 1);
+    fds.map(|fd| fd as c_int).filter(|fd| is(*fd))
 }
 
 /// Looks whether the program was started with one as its output (`cat value > .../rpg_ai_rate`).
@@ -221,32 +232,108 @@ pub fn leave(fd: c_int) -> Option<c_int> {
         return None;
     }
     forget(fd);
-    let mut link = PathBuf::new();
-    let path = path_of(fd, &mut link)?;
-    pass_on(fd, path).err()
+    pass(fd)
 }
 
-/// The program flushed a stream, with this result; what it is to hear.
+/// The same of all from `first` to `last`. Nobody hears what was refused.
+#[cold]
+pub fn leave_range(first: usize, last: usize) {
+    for fd in noted(first, last) {
+        leave(fd);
+    }
+}
+
+/// Passes on what lies in the file that `fd` is: why it was refused, if it was. `errno` is kept.
+fn pass(fd: c_int) -> Option<c_int> {
+    let errno = sys::errno();
+    let mut link = PathBuf::new();
+    let refused = path_of(fd, &mut link).and_then(|path| pass_on(fd, path).err());
+    sys::set_errno(errno);
+    refused
+}
+
+/// The program flushed a stream, or with a null pointer all, with this result; what it is to hear.
 ///
 /// # Safety
-/// `stream` is an open stream.
+/// `stream` is null or an open stream.
 #[cold]
 pub unsafe fn flushed(stream: *mut FILE, result: c_int) -> c_int {
+    if stream.is_null() {
+        let refused = noted(0, FDS).fold(None, |before, fd| pass(fd).or(before));
+        return refused.map_or(result, fail);
+    }
     // SAFETY: by the caller's promise.
     let fd = unsafe { libc::fileno(stream) };
-    let mut link = PathBuf::new();
-    let path = match is(fd) {
-        true => path_of(fd, &mut link),
-        false => None,
-    };
-    match path.map(|path| pass_on(fd, path)) {
-        Some(Err(errno)) => {
+    match is(fd).then(|| pass(fd)).flatten() {
+        Some(errno) => {
             // Shells ask `ferror` and not what `fflush` returned.
             // SAFETY: the flags are the first word of glibc's FILE, which its headers fix.
             unsafe { *stream.cast::<c_int>() |= ERROR_SEEN };
             fail(errno)
         }
-        _ => result,
+        None => result,
+    }
+}
+
+/// The program is about to open another file as `stream`, by a path or anew by the fd.
+///
+/// # Safety
+/// `stream` is an open stream.
+#[cold]
+pub unsafe fn reopens(stream: *mut FILE, by_path: bool) {
+    // SAFETY: by the caller's promise.
+    let fd = unsafe { libc::fileno(stream) };
+    if !is(fd) {
+        return;
+    }
+    if let Some(flush) = next::fflush.find() {
+        // SAFETY: by the caller's promise.
+        unsafe { flush(stream) };
+    }
+    if by_path {
+        leave(fd)
+    } else {
+        pass(fd)
+    };
+}
+
+/// The program ends: libc flushes its streams only after this, and past us.
+#[cold]
+pub fn end() {
+    flush_streams();
+    leave_range(0, FDS);
+}
+
+/// Flushes the streams that write to one. `fflush(NULL)` would lock all the others too, and wait for ever for one that another thread
+/// is reading from; libc's end does not.
+fn flush_streams() {
+    let (Some(flush), Some(lock), Some(unlock)) = (
+        next::fflush.find(),
+        next::_IO_list_lock.find(),
+        next::_IO_list_unlock.find(),
+    ) else {
+        return;
+    };
+    let (Some(begin), Some(end), Some(following), Some(file)) = (
+        next::_IO_iter_begin.find(),
+        next::_IO_iter_end.find(),
+        next::_IO_iter_next.find(),
+        next::_IO_iter_file.find(),
+    ) else {
+        return;
+    };
+    // SAFETY: the list is locked as libc does before a fork, so its streams stay open.
+    unsafe {
+        lock();
+        let mut at = begin();
+        while at != end() {
+            let stream = file(at);
+            if is(libc::fileno(stream)) {
+                flush(stream);
+            }
+            at = following(at);
+        }
+        unlock();
     }
 }
 

@@ -52,6 +52,9 @@ extern "C" fn start() {
 }
 
 extern "C" fn end_of_program() {
+    if attribute::any() {
+        attribute::end();
+    }
     context::say_ends();
 }
 

@@ -80,6 +80,12 @@ functions! {
     freopen(*const c_char, *const c_char, *mut FILE) -> *mut FILE;
     fflush(*mut FILE) -> c_int;
     fclose(*mut FILE) -> c_int;
+    _IO_list_lock() -> ();
+    _IO_list_unlock() -> ();
+    _IO_iter_begin() -> *mut c_void;
+    _IO_iter_end() -> *mut c_void;
+    _IO_iter_next(*mut c_void) -> *mut c_void;
+    _IO_iter_file(*mut c_void) -> *mut FILE;
     opendir(*const c_char) -> *mut DIR;
     scandir(*const c_char, *mut *mut *mut dirent, Filter, Compare) -> c_int;
     realpath(*const c_char, *mut c_char) -> *mut c_char;

@@ -1,11 +1,11 @@
 //! Files of a device that change it when they are written: what shells and programs write reaches the daemon, and what it
-//! refuses fails where the program looks.
+//! refuses fails where the program looks (`attribute_probe.c` does what shells do not).
 
 mod support;
 
 use std::process::Output;
 
-use support::{Manner, Scratch, Seen, Stub, shimmed, text};
+use support::{Manner, Scratch, Seen, Stub, compile, shimmed, text};
 
 const FILE: &str = "/sys/class/infiniband/roce0/ecn/roce_rp/rpg_ai_rate";
 
@@ -117,4 +117,53 @@ fn the_folder_is_found_where_other_drivers_have_it() {
     assert!(output.status.success(), "{}", text(&output));
     let output = run(&scratch, "ls", &["/sys/class/net/lo/ecn"]);
     assert!(!output.status.success(), "{}", text(&output));
+}
+
+/// What the daemon saw of a case of the probe.
+fn probed(case: &str) -> Vec<String> {
+    let (scratch, stub) = bench(&format!("attribute-{case}"));
+    let program = compile(&scratch, "probe", &["attribute_probe.c"], &["-pthread"]);
+    let output = run(&scratch, program.to_str().expect("text"), &[case]);
+    assert!(output.status.success(), "{}", text(&output));
+    let seen = stub.seen.try_iter();
+    seen.filter_map(|seen| match seen {
+        Seen::Attribute { text, .. } => Some(text),
+        Seen::Opened { .. } | Seen::Closed => None,
+    })
+    .collect()
+}
+
+#[test]
+fn a_duplicate_in_place_of_a_hidden_fd_costs_no_device() {
+    assert_eq!(probed("hidden"), ["1\n"]);
+}
+
+#[test]
+fn devices_and_their_files_take_the_place_of_each_other() {
+    assert_eq!(probed("places"), ["1\n", "2\n"]);
+}
+
+#[test]
+fn what_is_not_flushed_by_the_end_of_the_program_is_written_then() {
+    assert_eq!(probed("exit"), ["1\n"]);
+}
+
+#[test]
+fn ranges_of_fds_are_closed_with_what_lies_in_them_written() {
+    assert_eq!(probed("ranges"), ["1\n", "2\n"]);
+}
+
+#[test]
+fn a_flush_of_all_streams_tells_what_was_refused() {
+    assert_eq!(probed("flush"), ["nonsense\n"]);
+}
+
+#[test]
+fn a_stream_that_is_opened_anew_is_written_before() {
+    assert_eq!(probed("reopen"), ["1\n"]);
+}
+
+#[test]
+fn the_child_of_a_vfork_closes_its_own() {
+    assert_eq!(probed("vfork"), ["1\n"]);
 }

@@ -124,6 +124,9 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
         None => sys::close_range(first, last, flags),
     };
     let marks_only = flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0;
+    if attribute::any() && !marks_only {
+        attribute::leave_range(first as usize, last as usize);
+    }
     if table::end() == 0 || marks_only || first > last || !table::is_owner() {
         return close(first, last);
     }
@@ -177,13 +180,15 @@ pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
 
 /// Makes `to` a duplicate of `fd` by `real`.
 fn dup_to(fd: c_int, to: c_int, real: impl FnOnce() -> c_int) -> c_int {
-    if fd != to && (attribute::is(to) || attribute::is(fd)) && sys::identity(fd).is_some() {
+    if fd == to {
+        return real();
+    }
+    if attribute::is(to) && sys::identity(fd).is_some() {
         // Nobody asks what became of the file that was here.
         attribute::leave(to);
-        return copied(fd, real());
     }
-    if fd == to || (table::get(to).is_none() && table::get(fd).is_none()) || !table::is_owner() {
-        return real();
+    if (table::get(to).is_none() && table::get(fd).is_none()) || !table::is_owner() {
+        return copied(fd, real());
     }
     // A bad fd leaves `to` as it is.
     if sys::identity(fd).is_none() {

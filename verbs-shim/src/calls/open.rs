@@ -139,7 +139,12 @@ macro_rules! freopen_family {
                 return fail(libc::ENOSYS);
             };
             // SAFETY: by the caller's promise.
-            unsafe { view::through(path, |p| real(p, mode, stream)) }
+            unsafe {
+                if attribute::any() && !stream.is_null() {
+                    attribute::reopens(stream, !path.is_null());
+                }
+                view::through(path, |p| real(p, mode, stream))
+            }
         }
     )*};
 }
@@ -157,7 +162,7 @@ pub unsafe extern "C" fn fflush(stream: *mut FILE) -> c_int {
     // SAFETY: by the caller's promise.
     unsafe {
         let flushed = real(stream);
-        if attribute::any() && !stream.is_null() {
+        if attribute::any() {
             return attribute::flushed(stream, flushed);
         }
         flushed
