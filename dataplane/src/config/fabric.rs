@@ -16,6 +16,8 @@ use crate::impair::units;
 const BUFFER: u64 = 2 << 20;
 /// Switches at most.
 const MAX_SWITCHES: usize = 64;
+/// Slowest link. Times of bytes are counted for links down to 7.45 kb/s, which leaves some room.
+const MIN_RATE: u64 = 10_000;
 /// Longest delay of a cable: half around the earth, and then some.
 const MAX_DELAY: Nanos = Nanos::from_millis(100);
 /// RoCE's priority by convention: DSCP 26 is in class 3.
@@ -101,7 +103,14 @@ impl Checker<'_> {
                 own.$key.as_ref().or(all.$key.as_ref())
             };
         }
-        let rate = of!(rate).map(|text| self.unit("rate", text, units::rate));
+        let rate = of!(rate).map(|text| {
+            self.unit("rate", text, |text| match units::rate(text) {
+                Ok(rate) if rate < MIN_RATE => {
+                    Err("must be at least 10kb/s; leave it out for no limit".into())
+                }
+                other => other,
+            })
+        });
         let rate = rate.transpose()?;
         let delay = match of!(delay) {
             Some(text) => self.unit("delay", text, |text| match units::time(text) {
@@ -290,6 +299,10 @@ mod tests {
             (
                 "[[fabric.switch]]\nname = \"a\"\nrate = \"fast\"\n",
                 "rate = \"fast\"",
+            ),
+            (
+                "rate = \"9.99kb/s\"\nswitch = [{ name = \"a\" }]\n",
+                "at least 10kb/s",
             ),
             (
                 "[[fabric.switch]]\nname = \"a\"\nkmin = \"9KiB\"\nkmax = \"1KiB\"\n",

@@ -50,6 +50,13 @@ const LINK_PACKETS: usize = 256;
 const LINK_BYTES: u64 = 512 << 10;
 /// Longest frame beside its IP packet: Ethernet header and tag.
 const AROUND_IP: u32 = 18;
+/// Its checksum, which a switch counts.
+const FCS: u32 = 4;
+/// Frames on a cable between switches that has neither rate nor delay. All of them may be sent before the other end looks at
+/// one, so they must fit into its headroom: few.
+const CABLE_PACKETS: usize = 32;
+/// One more for each of these times of delay, which does not make such a cable slower than 80 Gb/s with frames of 1 kB.
+const CABLE_PACKET_NS: u64 = 100;
 
 /// Why there is no fabric.
 #[derive(Debug, thiserror::Error)]
@@ -121,6 +128,12 @@ fn switch_config(plan: &Plan, number: usize, ports: &[Beyond]) -> SwitchConfig {
             let bytes = uplink_bytes(switch, mtu) as u32 + RX_BURST as u32 * (mtu + AROUND_IP);
             let built = bytes + frames * CELL;
             port.headroom_bytes = port.headroom_bytes.saturating_add(built);
+        } else if line.rate.is_none() {
+            // No rate limits what comes after a pause: what is on the cable by then, and as much again until the pause is
+            // at the other end.
+            let frame = (mtu + AROUND_IP + FCS).next_multiple_of(CELL);
+            let coming = 2 * plan.flight(number, beyond) as u32 * frame;
+            port.headroom_bytes = port.headroom_bytes.max(coming);
         }
         port
     };
@@ -154,10 +167,7 @@ impl Fabric {
         for (n, routing) in routing.iter().enumerate() {
             let config = switch_config(plan, n, &routing.ports);
             all += config.buffer_bytes / u64::from(CELL);
-            let flights = routing
-                .ports
-                .iter()
-                .map(|beyond| plan.line(n, beyond).flight());
+            let flights = routing.ports.iter().map(|beyond| plan.flight(n, beyond));
             all += flights.map(|flight| 2 * flight as u64).sum::<u64>();
         }
         all + (plan.stations.len() * 2 * LINK_PACKETS) as u64
@@ -210,7 +220,7 @@ impl Fabric {
             fabric.switches.push(switch);
             for (number, beyond) in (0..).zip(&routing.ports) {
                 let line = plan.line(n, beyond);
-                let flight = line.flight();
+                let flight = plan.flight(n, beyond);
                 let peer = match *beyond {
                     Beyond::Station(station) => {
                         let mtu = plan.stations[station].mtu;
@@ -236,6 +246,7 @@ impl Fabric {
                     switch: n,
                     number,
                     mac: [0x02, 0x52, 0x4c, 0xff, n as u8, number as u8],
+                    beyond: *beyond,
                     peer,
                     out: Line::new(line.rate, line.delay.0),
                     arriving: VecDeque::with_capacity(flight + PAUSES),
@@ -475,7 +486,7 @@ impl Fabric {
 fn info(mbuf: &Mbuf, seen: &frame::Look, dst: u32) -> FrameInfo {
     FrameInfo {
         // With its FCS.
-        bytes: mbuf.len() as u32 + 4,
+        bytes: mbuf.len() as u32 + FCS,
         priority: seen.priority,
         ecn_capable: seen.ecn_capable,
         dst,
@@ -489,6 +500,19 @@ impl Plan {
         match *beyond {
             Beyond::Station(_) => &self.switches[number],
             Beyond::Switch(_, _, cable) => &self.switches[self.cables[cable].0],
+        }
+    }
+
+    /// Frames on their way over the link at a port of switch `number` at most, in one direction.
+    fn flight(&self, number: usize, beyond: &Beyond) -> usize {
+        let line = self.line(number, beyond);
+        match (beyond, line.rate) {
+            (Beyond::Switch(..), None) => {
+                let more = line.delay.0 / CABLE_PACKET_NS;
+                more.saturating_add(CABLE_PACKETS as u64)
+                    .min(LINK_PACKETS as u64) as usize
+            }
+            _ => line.flight(),
         }
     }
 

@@ -8,6 +8,7 @@ use roceline_engine::wire::pause;
 use super::depths::Depths;
 use super::frame::link_bytes;
 use super::line::Line;
+use super::plan::Beyond;
 use crate::port::{Burst, Driver, FabricEnd, Mbuf, Mempool, RX_BURST};
 
 /// Pause frames on their way over a cable, in one direction, at most: on top of frames, and few.
@@ -54,6 +55,8 @@ pub(super) struct FabricPort {
     pub number: u16,
     /// Of its pause frames.
     pub mac: [u8; 6],
+    /// What is at the other end, by its names in the plan.
+    pub beyond: Beyond,
     pub peer: Peer,
     /// Our direction.
     pub out: Line,

@@ -73,7 +73,8 @@ pub struct QueueReport {
     pub dropped_not_ect: u64,
     /// Frames dropped because the NIC beyond does not end its pause.
     pub dropped_storm: u64,
-    /// Frames that came.
+    /// Frames that came. One that goes on by several ports, as those for groups do, counts once for each copy, so that what
+    /// came is what left, waits or was lost.
     pub rx_frames: u64,
     /// Bytes of them.
     pub rx_bytes: u64,
@@ -119,13 +120,12 @@ impl From<PauseCounts> for PauseReport {
 impl Fabric {
     /// How it is now. Allocates: not for the loop.
     pub fn report(&self, now: Nanos) -> FabricReport {
-        let routing = self.plan.routing();
         let mut switches = Vec::new();
         for (n, plan) in self.plan.switches.iter().enumerate() {
             let switch = &self.switches[n];
             let (used, max_used) = switch.shared();
             let ports = self.ports.iter().filter(|port| port.switch == n);
-            let beyond = |port: &FabricPort| match routing[n].ports[usize::from(port.number)] {
+            let beyond = |port: &FabricPort| match port.beyond {
                 Beyond::Station(station) => self.plan.stations[station].name.clone(),
                 Beyond::Switch(other, ..) => self.plan.switches[other].name.clone(),
             };

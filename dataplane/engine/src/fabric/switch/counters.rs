@@ -24,7 +24,7 @@ pub struct QueueCounters {
 /// Of one priority of an ingress port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IngressCounters {
-    /// Frames that came, dropped ones included.
+    /// Frames that came, dropped ones included; of those for everybody, each copy.
     pub rx_frames: u64,
     /// Bytes of them.
     pub rx_bytes: u64,
