@@ -7,7 +7,7 @@ mod sender;
 use std::collections::BTreeMap;
 
 use roceline_engine::congestion::{AlgorithmKind, CongestionConfig, Rate};
-use roceline_engine::verbs::{Event, Mtu, QpId, WcStatus, WrOpcode};
+use roceline_engine::verbs::{Event, Mtu, QpId, QpType, WcStatus, WrOpcode};
 use roceline_engine::wire::{Opcode, link_bytes};
 use roceline_engine::{Nanos, Retransmission};
 use sender::{Sender, Setup};
@@ -365,4 +365,109 @@ fn packets_that_were_sent_again_tell_nothing_of_the_round_trip() {
     assert_eq!(s.open(), 0);
     assert_eq!(s.engine.counters().packet_seq_err, 20);
     assert_eq!(s.engine.qp_rate(qp, s.now), Some(Rate::from_gbps(100)));
+}
+
+/// A READ's answer acknowledges what was before it; the time until the next ACK is no round trip.
+#[test]
+fn what_an_answer_acknowledges_tells_nothing_of_the_round_trip() {
+    let mut s = timely();
+    let qp = s.qps[0].id;
+    for _ in 0..20 {
+        s.silent = true;
+        assert!(s.post(0, WrOpcode::Write, 1 << 10));
+        assert!(s.post(0, WrOpcode::Read, 0));
+        s.poll();
+        s.answer(0);
+        assert_eq!(s.open(), 0);
+        s.run_for(Nanos::from_millis(5), |_| {});
+        s.silent = false;
+        assert!(s.post(0, WrOpcode::Write, 1 << 10));
+        s.run_for(Nanos::from_millis(1), |_| {});
+        assert_eq!(s.open(), 0);
+    }
+    assert_eq!(s.retries(), 0);
+    assert_eq!(s.engine.qp_rate(qp, s.now), Some(Rate::from_gbps(100)));
+}
+
+/// What was asked for while another algorithm held is no measure for the next.
+#[test]
+fn an_algorithm_that_starts_measures_afresh() {
+    let of = |algorithm| CongestionConfig {
+        algorithm,
+        ..CongestionConfig::default()
+    };
+    let mut s = Sender::new(&Setup {
+        congestion: of(AlgorithmKind::Swift),
+        ..Setup::default()
+    });
+    let qp = s.qps[0].id;
+    s.silent = true;
+    assert!(s.post(0, WrOpcode::Write, 1 << 10));
+    s.poll();
+    s.engine.set_congestion(&of(AlgorithmKind::None), s.now);
+    s.acknowledge(0);
+    assert_eq!(s.open(), 0);
+    s.run_for(Nanos::from_millis(5), |_| {});
+    s.engine.set_congestion(&of(AlgorithmKind::Swift), s.now);
+    s.silent = false;
+    assert!(s.post(0, WrOpcode::Write, 1 << 10));
+    s.run_for(Nanos::from_millis(1), |_| {});
+    assert_eq!(s.open(), 0);
+    assert_eq!(s.engine.qp_rate(qp, s.now), Some(Rate::from_gbps(100)));
+}
+
+/// UC: each CNP is for a packet that arrived, and what leaves while the queue pair is held back counts as arrived, too.
+#[test]
+fn dctcp_slows_down_and_recovers_where_nobody_acknowledges() {
+    let mut s = Sender::new(&Setup {
+        qp_type: QpType::Uc,
+        congestion: CongestionConfig {
+            algorithm: AlgorithmKind::Dctcp,
+            ..CongestionConfig::paper()
+        },
+        ..Setup::default()
+    });
+    let qp = s.qps[0].id;
+    let line = Rate::from_gbps(100);
+    for _ in 0..2 {
+        s.cnp(0);
+        s.run_for(Nanos::from_micros(25), |_| {});
+    }
+    let cut = s.engine.qp_rate(qp, s.now).expect("it exists");
+    assert_eq!(cut, Rate(line.0 / 2));
+    // The window of the second CNP takes its share, too; those after it have no marks.
+    assert!(s.post(0, WrOpcode::Write, 4 << 20));
+    s.run_for(Nanos::from_micros(60), |_| {});
+    let lowest = s.engine.qp_rate(qp, s.now).expect("it exists");
+    assert!(lowest < cut, "{lowest:?}");
+    s.run_for(Nanos::from_micros(400), |_| {});
+    let rate = s.engine.qp_rate(qp, s.now).expect("it exists");
+    assert!(rate.0 > lowest.0 + 10_000_000_000, "{lowest:?}, {rate:?}");
+    assert_eq!(s.engine.counters().rp_cnp_handled, 2);
+}
+
+/// Also where they leave in the same turn: those of requests that a READ holds back come after its answer.
+#[test]
+fn acknowledgements_take_nothing_from_the_rate() {
+    let rate = Rate::from_gbps(1);
+    let mut s = Sender::new(&Setup {
+        congestion: fixed(rate),
+        ..Setup::default()
+    });
+    for _ in 0..8 {
+        s.post(0, WrOpcode::Write, 1 << 20);
+    }
+    s.poll();
+    for _ in 0..1000 {
+        s.request(0, Opcode::RC_READ_REQUEST, 16, 0);
+        for _ in 0..8 {
+            s.request(0, Opcode::RC_WRITE_ONLY, 0, 0);
+        }
+        // 2,500 bytes.
+        s.now = s.now + Nanos::from_micros(20);
+        s.poll();
+    }
+    assert!(s.acks > 7_900, "{}", s.acks);
+    let off = rate_of(&s.log) / rate.0 as f64 - 1.0;
+    assert!(off.abs() < 0.01, "{off}");
 }

@@ -2,7 +2,8 @@
 //!
 //! **Signal**: CNPs, one for each marked packet, so the receivers' `min_time_between_cnps` has to be 0; the number of
 //! packets that acknowledgements are for; and round trips of those that were asked for (AckReq), which give the length of a
-//! window.
+//! window. Of unreliable queue pairs, whose packets nobody acknowledges, the packets that were sent while it was held back and one
+//! for each CNP, so that the share is taken for too small by half at most, and windows as long as `dctcp_rtt`.
 //!
 //! Source: RFC 8257 and Alizadeh et al., "Data Center TCP (DCTCP)" (SIGCOMM 2010): alpha moves towards the share F of
 //! marked packets by g, and a window with marks takes alpha/2. Where TCP adds a segment to its window, `dctcp_ai_rate`

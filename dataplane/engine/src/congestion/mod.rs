@@ -76,8 +76,6 @@ pub struct AckSignal {
     pub bytes: u32,
     /// Time from the departure of a packet with AckReq to its acknowledgement, where one was measured.
     pub rtt: Option<Nanos>,
-    /// Whether packets among these bytes were marked CE: a CNP came for them.
-    pub marked: bool,
 }
 
 /// What every algorithm answers to. `now` never goes backwards between calls.

@@ -170,7 +170,6 @@ mod tests {
             packets: 1,
             bytes,
             rtt: Some(Nanos::from_micros(rtt_us)),
-            marked: false,
         }
     }
 

@@ -143,6 +143,12 @@ impl Env<'_> {
         self.meter.counted = self.out.tx.len();
     }
 
+    /// Whatever was emitted since the last call counts for nothing.
+    #[inline]
+    pub fn leave_uncounted(&mut self) {
+        self.meter.counted = self.out.tx.len();
+    }
+
     /// Whether another completion may be emitted in this call.
     #[inline]
     pub fn event_room(&self) -> bool {

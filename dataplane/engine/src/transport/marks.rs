@@ -46,8 +46,8 @@ impl Engine {
         const ECT_0: u8 = 2;
         let priority = self.priorities.of_ip(traffic_class >> 2, Some(sl));
         match self.reaction.heeds_marks(priority) {
-            true if traffic_class & 3 == 0 => traffic_class | ECT_0,
-            _ => traffic_class,
+            true => traffic_class & !3 | ECT_0,
+            false => traffic_class,
         }
     }
 

@@ -31,7 +31,7 @@ struct Notice {
 /// What became of a marked packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Marked {
-    /// A CNP waits to be sent for it, or its flow was notified not long ago.
+    /// A CNP waits to be sent for it, or its flow was notified not long ago, or nobody is to be.
     Noted,
     /// There was no room for a CNP. The next mark of the flow makes one.
     NoRoom,
@@ -75,6 +75,10 @@ impl Notifier {
         }
         let interval = Nanos::from_micros(self.np.min_time_between_cnps.into());
         let datagram = qp.transport == Transport::Ud;
+        // No queue pair sent that, so none can be told.
+        if datagram && packet.ext.src_qpn == 0 {
+            return Marked::Noted;
+        }
         let to = datagram.then_some((packet.src, packet.ext.src_qpn));
         let per_ip = self.np.cnp_moderation == CnpModeration::PerIp;
         // Flows that share a place are notified less often than they might be, and none more often.

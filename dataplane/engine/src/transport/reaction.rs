@@ -13,7 +13,7 @@ use super::qp::Qp;
 use crate::congestion::{AckSignal, Algorithm, CongestionConfig, Controller, Rate};
 use crate::time::Nanos;
 use crate::timers::TimerWheel;
-use crate::wire::Psn;
+use crate::wire::{Psn, Transport};
 
 /// Billionths of a bit of a byte.
 const BYTE: i64 = 8_000_000_000;
@@ -40,8 +40,8 @@ struct Flow {
     since: Nanos,
     /// It has something to send and waits for its time or its turn.
     held: bool,
-    /// A CNP came since the last acknowledgement.
-    notified: bool,
+    /// Nobody acknowledges its packets: it is of an unreliable queue pair.
+    unheard: bool,
     probe: Option<Probe>,
 }
 
@@ -52,7 +52,7 @@ impl Flow {
             credit: 0,
             since: Nanos::ZERO,
             held: false,
-            notified: false,
+            unheard: false,
             probe: None,
         }
     }
@@ -81,6 +81,18 @@ impl Flow {
         let gain = u128::from(rate.0) * u128::from(time.0);
         let gain = i64::try_from(gain).unwrap_or(i64::MAX);
         self.credit = self.credit.saturating_add(gain).min(BURST * BYTE);
+    }
+
+    /// Packets of a queue pair without acknowledgements left: for algorithms that go by shares of packets they count as arrived.
+    fn count_unheard(&mut self, packets: u32, mtu: u32, now: Nanos) {
+        if self.unheard && self.algorithm.hears_acks() {
+            let signal = AckSignal {
+                packets,
+                bytes: packets.saturating_mul(mtu),
+                rtt: None,
+            };
+            self.algorithm.on_ack(&signal, now);
+        }
     }
 
     /// When credit is no longer negative, if the rate stays as it is.
@@ -127,6 +139,7 @@ impl Reaction {
         self.waiting.grow(self.flows.len() as u32);
         self.waiting.cancel(qp.slot);
         self.flows[slot] = Flow::new(&self.config, qp.priority);
+        self.flows[slot].unheard = qp.transport != Transport::Rc;
         self.note(qp);
     }
 
@@ -150,6 +163,8 @@ impl Reaction {
         let flow = &mut self.flows[qp.slot as usize];
         flow.settle(now);
         flow.algorithm.configure(&self.config, qp.priority, now);
+        // Of the time until somebody listens again, nobody tells what is acknowledged.
+        flow.probe = None;
         self.note(qp);
     }
 
@@ -167,8 +182,9 @@ impl Reaction {
             return false;
         }
         flow.settle(now);
+        // One of its packets arrived, and as long as it is not held back nobody says more of them.
+        flow.count_unheard(1, 1 << qp.mtu_shift, now);
         flow.algorithm.on_cnp(now);
-        flow.notified = true;
         self.note(qp);
         true
     }
@@ -197,7 +213,6 @@ impl Reaction {
             packets,
             bytes: packets << qp.mtu_shift,
             rtt: passed.map(|probe| now.saturating_sub(probe.sent)),
-            marked: core::mem::take(&mut flow.notified),
         };
         flow.settle(now);
         flow.algorithm.on_ack(&signal, now);
@@ -220,11 +235,13 @@ impl Reaction {
     }
 
     /// A QP that is held back has sent `bytes` of link time, and has more or not. True if its next packet may go now.
-    pub fn sent(&mut self, slot: u32, bytes: u32, more: bool, now: Nanos) -> bool {
+    pub fn sent(&mut self, qp: &Qp, bytes: u32, more: bool, now: Nanos) -> bool {
+        let (slot, mtu) = (qp.slot, 1 << qp.mtu_shift);
         let flow = &mut self.flows[slot as usize];
         flow.credit = flow.credit.saturating_sub(i64::from(bytes) * BYTE);
         if bytes > 0 {
             flow.algorithm.on_sent(bytes, now);
+            flow.count_unheard(bytes.div_ceil(mtu), mtu, now);
         }
         flow.held = more;
         if !more {

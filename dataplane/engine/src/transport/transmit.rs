@@ -65,7 +65,7 @@ impl Engine {
             let mut more = !idle && (qp.resp.has_unsent() || qp.req.has_unsent());
             let bytes = env.meter.bytes();
             if qp.limited {
-                more = env.reaction.sent(qp.slot, bytes, more, now);
+                more = env.reaction.sent(qp, bytes, more, now);
                 qp.limited = env.reaction.is_limited(qp.slot);
             }
             env.lists.ready.end(turn, bytes as i32, more);

@@ -17,6 +17,7 @@ const SEQUENCE_NAK: u32 = 0x60 << 24;
 
 /// What is to be tried.
 pub struct Setup {
+    pub qp_type: QpType,
     pub qps: usize,
     pub mtu: Mtu,
     pub congestion: CongestionConfig,
@@ -27,6 +28,7 @@ pub struct Setup {
 impl Default for Setup {
     fn default() -> Setup {
         Setup {
+            qp_type: QpType::Rc,
             qps: 1,
             mtu: Mtu::M1024,
             congestion: CongestionConfig::default(),
@@ -102,7 +104,7 @@ impl Sender {
         let mut qps = Vec::new();
         for _ in 0..setup.qps {
             let init = QpInit {
-                qp_type: QpType::Rc,
+                qp_type: setup.qp_type,
                 pd: 1,
                 send_cq: 1,
                 recv_cq: 2,
@@ -129,7 +131,7 @@ impl Sender {
             };
             attr.path.sgid = gids[0];
             attr.path.dgid = gids[1];
-            for (state, given) in RC_STEPS {
+            for &(state, given) in setup.qp_type.steps() {
                 attr.state = state;
                 let given = given | mask::STATE;
                 engine
@@ -248,6 +250,22 @@ impl Sender {
         self.arrives(qp, Opcode::RC_ACK, psn, ext);
     }
 
+    /// An ACK of the newest packet.
+    pub fn acknowledge(&mut self, qp: usize) {
+        let psn = self.qps[qp].next.sub(1);
+        self.respond(qp, psn, ACK);
+    }
+
+    /// The answer to the newest packet, a READ of nothing. It acknowledges all before.
+    pub fn answer(&mut self, qp: usize) {
+        let psn = self.qps[qp].next.sub(1);
+        let ext = ExtHeaders {
+            aeth: ACK,
+            ..ExtHeaders::default()
+        };
+        self.arrives(qp, Opcode::RC_READ_RESP_ONLY, psn, ext);
+    }
+
     /// A CNP from the peer.
     pub fn cnp(&mut self, qp: usize) {
         self.arrives(qp, Opcode::CNP, Psn::new(0), ExtHeaders::default());
@@ -303,6 +321,15 @@ impl Sender {
             let (done, queues) = (Outcome::Done, &mut NoReceives);
             self.engine
                 .placed(qp, epoch, side, done, self.now, queues, &mut self.out);
+        }
+        // Unreliable requests complete when their bytes were fetched.
+        let mut at = 0;
+        while let Some(desc) = self.out.tx.get(at) {
+            at += 1;
+            if desc.tell_fetched {
+                let (qp, epoch) = (desc.qp, desc.epoch);
+                self.engine.fetched(qp, epoch, self.now, &mut self.out);
+            }
         }
         for desc in &self.out.tx {
             if desc.opcode == Opcode::RC_ACK {

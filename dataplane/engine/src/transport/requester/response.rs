@@ -23,21 +23,34 @@ pub(crate) fn on_response(qp: &mut Qp, packet: &Packet, tag: u32, env: &mut Env<
         count!(qp, env, rx_dropped);
         return;
     }
-    match packet.opcode.info().operation {
+    let before = r.una;
+    let operation = packet.opcode.info().operation;
+    match operation {
         Operation::ReadResponse => on_read_response(qp, packet, tag, env),
-        Operation::Ack if qp.hears_acks => {
-            let before = qp.req.una;
-            on_ack(qp, packet, env);
-            let una = qp.req.una;
-            // The last packet of a message may be shorter; nobody keeps the lengths of packets.
-            let packets = una.sub(before.get()).get();
-            if packets > 0 {
-                env.reaction.on_ack(qp, packets, una, env.now);
-            }
-        }
         Operation::Ack => on_ack(qp, packet, env),
         Operation::AtomicAck => on_atomic_ack(qp, packet, tag, env),
         _ => count!(qp, env, rx_dropped),
+    }
+    if qp.hears_acks {
+        tell_reaction(qp, before, operation == Operation::Ack, packet.psn, env);
+    }
+}
+
+/// Congestion control hears of what a response to `psn` has acknowledged: the packets from `before` on.
+fn tell_reaction(qp: &mut Qp, before: Psn, is_ack: bool, psn: Psn, env: &mut Env<'_>) {
+    let una = qp.req.una;
+    // The last packet of a message may be shorter; nobody keeps the lengths of packets.
+    let mut packets = una.sub(before.get()).get();
+    if packets == 0 {
+        return;
+    }
+    if !is_ack {
+        // It comes when the peer has its answer, and for a PSN that was no packet of data: neither is of the path that is asked for.
+        env.reaction.forget_probe(qp.slot);
+        packets = packets.min(psn.sub(before.get()).get());
+    }
+    if packets > 0 {
+        env.reaction.on_ack(qp, packets, una, env.now);
     }
 }
 

@@ -151,6 +151,8 @@ pub(crate) fn emit(qp: &mut Qp, quota: usize, env: &mut Env<'_>) -> usize {
             env.count_sent(qp.ipv6);
         } else if qp.resp.has_unsent() && env.event_room() {
             drain(qp, env);
+            // ACKs are not paced.
+            env.leave_uncounted();
         } else {
             break;
         }

@@ -27,11 +27,16 @@ fn each_sender_of_marked_datagrams_hears_for_itself() {
         frame.ext.qkey = 5;
         frame.traffic_class = 3;
     });
+    // One whose sender says that it is nobody, likewise.
+    p.inject(0, |frame| {
+        frame.ext.src_qpn = 0;
+        frame.traffic_class = 3;
+    });
     p.w.run_for(Nanos(1));
     let cnps = p.w.log.iter().filter(|l| l.2.opcode == Opcode::CNP);
     let told: Vec<(Gid, u32)> = cnps.map(|l| (l.2.dst, l.2.dest_qpn)).collect();
     assert_eq!(told, senders);
-    assert_eq!(p.counters(0).np_ecn_marked_roce_packets, 9);
+    assert_eq!(p.counters(0).np_ecn_marked_roce_packets, 10);
     assert_eq!(p.counters(0).np_cnp_sent, 3);
 }
 

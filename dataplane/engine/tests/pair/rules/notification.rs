@@ -257,3 +257,18 @@ fn a_cnp_that_cannot_leave_now_leaves_later() {
     assert_eq!(c.np_ecn_marked_roce_packets, 1150);
     assert_eq!((c.np_cnp_sent, c.np_cnp_dropped), (50 + 1024, 76));
 }
+
+/// RFC 3168: with CE from the program each packet would be marked from the start.
+#[test]
+fn ecn_bits_are_the_programs_only_where_nobody_heeds_marks() {
+    let mut b = bench(|_| {});
+    for ecn in 0..4 {
+        let asked = 26 << 2 | ecn;
+        assert_eq!(b.node(0).engine.ecn_of(asked, 0), 26 << 2 | 2, "{ecn}");
+    }
+    let mut b = bench(|c| c.algorithm = AlgorithmKind::None);
+    for ecn in 0..4 {
+        let asked = 26 << 2 | ecn;
+        assert_eq!(b.node(0).engine.ecn_of(asked, 0), asked);
+    }
+}
