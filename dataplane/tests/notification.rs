@@ -88,12 +88,19 @@ fn marked_packets_slow_down_whoever_sends_them_and_the_counters_say_so() {
         assert_eq!(of(receiver, "np_ecn_marked_roce_packets"), marks);
         let sent = of(receiver, "np_cnp_sent");
         assert!(sent > 10 && sent <= marks, "{sent} of {marks}");
-        assert_eq!(of(sender, "rp_cnp_handled"), sent, "{tool} {options:?}");
+        let handled = of(sender, "rp_cnp_handled");
+        let ignored = of(sender, "rp_cnp_ignored");
+        assert_eq!(handled + ignored, sent, "{tool} {options:?}");
+        // Without acknowledgements a sender is done, and its queue pair gone, before the CNP for its last packets comes.
+        let unheard = options.contains(&"UC") || options.contains(&"UD");
+        assert!(
+            ignored <= u64::from(unheard),
+            "{tool} {options:?}: {ignored}"
+        );
         for (device, name) in [
             (receiver, "np_cnp_dropped"),
             (receiver, "tx_no_way"),
             (receiver, "rp_cnp_handled"),
-            (sender, "rp_cnp_ignored"),
             (sender, "np_cnp_sent"),
             ("roce1", "local_ack_timeout_err"),
             ("roce1", "packet_seq_err"),

@@ -4,7 +4,7 @@
 //! overtakes what waits for its payload: it has none, and is worth less the later it comes.
 
 use roceline_engine::TxDesc;
-use roceline_engine::verbs::Path;
+use roceline_engine::verbs::{Path, QpId};
 use roceline_engine::wire::udp::CNP_SRC_PORT;
 use roceline_engine::wire::{Gid, HeaderTemplate, ParsedFrame, udp_sport};
 
@@ -14,8 +14,9 @@ use super::pause::PCP_SHIFT;
 
 /// P_Key of the default partition, as a full member.
 const PKEY: u16 = 0xffff;
-/// Senders of marked datagrams that are remembered: a power of two. A CNP follows its mark closely, so that few are enough.
-const SENDERS: usize = 64;
+/// Senders of marked datagrams that are remembered: a power of two. A CNP follows its mark closely, so that few are enough; those of
+/// one place drive each other out, so that places are many.
+const SENDERS: usize = 1024;
 
 /// Where marked datagrams came from: the way back, without a look at routes and neighbours.
 #[derive(Debug)]
@@ -62,10 +63,13 @@ impl Senders {
     }
 }
 
-/// Where a sender is noted: neighbours differ in their last bytes.
+/// Where a sender is noted: addresses differ in their last bytes, or in their prefixes.
 fn place(gid: Gid) -> usize {
-    let [.., a, b] = gid.0;
-    usize::from(a ^ b) & (SENDERS - 1)
+    let bits = gid.0.chunks_exact(4).fold(0, |mixed: u32, bytes| {
+        let word = bytes.iter().fold(0, |word, &b| word << 8 | u32::from(b));
+        (mixed ^ word).wrapping_mul(0x9e37_79b1).rotate_left(15)
+    });
+    (bits >> 5) as usize & (SENDERS - 1)
 }
 
 /// Builds a CNP and queues it for the port.
@@ -108,12 +112,7 @@ pub fn build(nic: &mut Nic, shared: &mut Shared, desc: &TxDesc) {
 
 impl Nic {
     /// The headers of a QP's packets, which say that they can be marked where the QP's congestion control heeds that.
-    pub fn headers(
-        &self,
-        id: roceline_engine::verbs::QpId,
-        path: &Path,
-        dest_qpn: u32,
-    ) -> HeaderTemplate {
+    pub fn headers(&self, id: QpId, path: &Path, dest_qpn: u32) -> HeaderTemplate {
         let sport = udp_sport(path.flow_label, id.0, dest_qpn);
         HeaderTemplate::new(&self.ecn_path(path), sport, dest_qpn, PKEY)
     }
@@ -130,21 +129,32 @@ impl Nic {
     pub fn render_headers(&mut self) {
         let ids: Vec<_> = self.qps.iter().map(|qp| qp.id).collect();
         for id in ids {
-            let Ok((attr, _)) = self.engine.query_qp(id) else {
-                continue;
-            };
-            let headers = self.headers(id, &attr.path, attr.dest_qpn);
-            if let Some(template) = self.qps.get_mut(id).and_then(|qp| qp.template.as_mut()) {
-                *template = headers;
-            }
+            self.render_qp(id);
         }
         for index in 0..self.ahs.len() {
-            let Some(path) = self.ahs[index].as_ref().map(|ah| self.ecn_path(&ah.path)) else {
-                continue;
-            };
-            if let Some(ah) = &mut self.ahs[index] {
-                ah.render(&path);
-            }
+            self.render_ah(index);
+        }
+    }
+
+    /// Renders the headers of a QP anew, if it has any.
+    pub fn render_qp(&mut self, id: QpId) {
+        let Ok((attr, _)) = self.engine.query_qp(id) else {
+            return;
+        };
+        let headers = self.headers(id, &attr.path, attr.dest_qpn);
+        if let Some(template) = self.qps.get_mut(id).and_then(|qp| qp.template.as_mut()) {
+            *template = headers;
+        }
+    }
+
+    /// Renders the headers of an address handle anew, if there is one.
+    pub fn render_ah(&mut self, index: usize) {
+        let ah = self.ahs.get(index).and_then(Option::as_ref);
+        let Some(path) = ah.map(|ah| self.ecn_path(&ah.path)) else {
+            return;
+        };
+        if let Some(ah) = &mut self.ahs[index] {
+            ah.render(&path);
         }
     }
 }
@@ -192,8 +202,33 @@ mod tests {
         assert_eq!((path.smac, path.dmac), (mac, [2, 0, 0, 0, 0, 0xfe]));
         assert_eq!(path.traffic_class, 0xc2);
         // Another that has the same place.
-        let other = Gid::from_ip([10, 0, 64, 9 ^ 64].into());
-        assert_eq!(place(other), place(gid));
+        let same = |other: &Gid| *other != gid && place(*other) == place(gid);
+        let mut others = (0..u16::MAX).map(|n| {
+            let [a, b] = n.to_be_bytes();
+            Gid::from_ip([10, 0, a, b].into())
+        });
+        let other = others.find(same).expect("more addresses than places");
         assert!(senders.path_to(other, mac, 0xc2).is_none());
+    }
+
+    /// Else they would forget each other's way within a burst, and CNPs would be lost.
+    #[test]
+    fn neighbours_have_places_of_their_own() {
+        let of = |address: [u8; 4]| place(Gid::from_ip(address.into()));
+        assert_ne!(of([10, 0, 0, 1]), of([10, 0, 0, 65]));
+        let mut taken: Vec<usize> = (0..=255).map(|n| of([10, 0, 0, n])).collect();
+        taken.extend((0..64).map(|n| of([10, 0, 1, n])));
+        taken.sort_unstable();
+        taken.dedup();
+        assert!(taken.len() > 260, "{} places", taken.len());
+        // Interfaces with the same number in networks of their own.
+        let v6 = |net: u16| {
+            let address = std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, net, 0, 0, 0, 1);
+            place(Gid::from_ip(address.into()))
+        };
+        let mut taken: Vec<usize> = (0..64).map(v6).collect();
+        taken.sort_unstable();
+        taken.dedup();
+        assert!(taken.len() > 50, "{} places", taken.len());
     }
 }

@@ -127,7 +127,8 @@ pub struct NicCounts {
     pub tx_multicast: u64,
     /// Not sent for want of an mbuf; the peer sees a loss.
     pub tx_no_mbuf: u64,
-    /// CNPs not sent since the way to the sender of a datagram was forgotten: very many hosts send marked ones.
+    /// CNPs not sent for want of a way: that to the sender of a datagram was forgotten, as another with the same place
+    /// ([`super::cnp::Senders`]) sent a marked one meanwhile, or the queue pair has none.
     pub tx_no_way: u64,
     /// Not sent since the port took none for too long.
     pub tx_queue_full: u64,

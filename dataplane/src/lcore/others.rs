@@ -155,14 +155,18 @@ pub fn peer_moved(
             continue;
         }
         nic.engine.set_dmac(id, moved.new);
+        nic.render_qp(id);
     }
-    for ah in nic.ahs.iter_mut().flatten() {
+    for index in 0..nic.ahs.len() {
+        let Some(ah) = &mut nic.ahs[index] else {
+            continue;
+        };
         let hop = network.next_hop(ah.path.dgid.to_ip());
         if ah.path.dmac == moved.old && hop == NextHop::Ask(moved.address) {
             ah.path.dmac = moved.new;
+            nic.render_ah(index);
         }
     }
-    nic.render_headers();
     Ok(Reply::Done)
 }
 
