@@ -168,6 +168,48 @@ fn variants_stand_side_by_side_and_are_compared() {
 }
 
 #[test]
+fn metrics_that_are_asked_for_are_shown_and_must_exist() {
+    let directory = directory("sim-metrics");
+    let scenario = file(&directory, POISSON);
+    let json: serde_json::Value = serde_json::from_str(&succeeds(&[&scenario, "--json"])).unwrap();
+    let metrics = json["runs"][0]["metrics"].as_object().expect("metrics");
+    // Whatever was measured can be asked for, and none is left out where runs stand below one another.
+    let mut arguments = vec![scenario.as_str(), "--seeds", "6"];
+    for name in metrics.keys() {
+        arguments.extend(["--metric", name]);
+    }
+    let table = succeeds(&arguments);
+    assert!(metrics.len() > 20);
+    for name in metrics.keys() {
+        assert!(table.contains(name), "no {name} in\n{table}");
+    }
+    fails(
+        &[&scenario, "--metric", "goodput.totl"],
+        2,
+        &["--metric goodput.totl", "did you mean `goodput.total`?"],
+    );
+}
+
+#[test]
+fn quotients_of_nothing_are_numbers_or_not_measured() {
+    let directory = directory("sim-quotients");
+    let band = |over: &str| format!("[[expect]]\nmetric = '{over}'\nper = 'drops'\nmin = 100\n");
+    let text = format!("{POISSON}{}{}", band("packets"), band("marks"));
+    let output = sim(&[&file(&directory, &text), "--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let [infinite, none] = [1, 2].map(|at| &json["expectations"][at]);
+    assert_eq!(
+        (&infinite["value"], &infinite["holds"]),
+        (&1e12.into(), &true.into())
+    );
+    assert_eq!(
+        (&none["value"], &none["holds"]),
+        (&().into(), &false.into())
+    );
+}
+
+#[test]
 fn slips_are_told_with_place_and_remedy() {
     let directory = directory("sim-slips");
     let misspelt = file(&directory, &POISSON.replace("load", "laod"));
@@ -225,6 +267,17 @@ fn links_are_recorded() {
         &[&scenario, "--pcap", &option, "--seeds", "2"],
         1,
         &["2 runs"],
+    );
+    fails(
+        &[&scenario, "--pcap", &option, "--pcap", "node1=x"],
+        1,
+        &["--pcap node1=x: the link is recorded already", &option],
+    );
+    // The file that is told is the one that could not be written.
+    fails(
+        &[&scenario, "--pcap", &option, "--pcap", "node0=/dev/full"],
+        1,
+        &["/dev/full: "],
     );
     fails(
         &[&scenario, "--pcap", "node1=/no/such/x"],

@@ -175,6 +175,7 @@ pub fn main() -> ExitCode {
             eprintln!("roceline: {error}");
             match error {
                 CliError::Run(error) => error.exit_code().into(),
+                CliError::Sim(error) => error.exit_code().into(),
                 _ => ExitCode::FAILURE,
             }
         }

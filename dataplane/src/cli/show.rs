@@ -30,7 +30,7 @@ Examples:
   roceline show fabric                      # switches: queues, marks, pauses
   roceline show devices --json | jq '.devices[].gids'";
 
-/// Show devices, programs, queue pairs, memory regions, ports or neighbours
+/// Show devices, programs, queue pairs, memory regions, ports, neighbours or switches
 #[derive(Debug, Parser)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {

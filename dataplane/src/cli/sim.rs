@@ -126,6 +126,18 @@ pub(super) enum SimError {
     Scenario(#[from] ScenarioError),
     #[error("{missed} of {all} bands were missed: see them above (--no-check ignores them)")]
     Missed { missed: usize, all: usize },
+    #[error("--metric {name}: {problem}")]
+    NoMetric { name: String, problem: String },
+}
+
+impl SimError {
+    /// As the help says: 2 for wrong usage.
+    pub(super) fn exit_code(&self) -> u8 {
+        match self {
+            SimError::NoMetric { .. } => 2,
+            _ => 1,
+        }
+    }
 }
 
 pub(super) fn run(args: Args) -> Result<(), CliError> {
@@ -144,6 +156,18 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     let document = Document::load(name).map_err(SimError::from)?;
     let request = request(&args)?;
     let jobs = jobs(&document, &request).map_err(SimError::from)?;
+    let mut groups: Vec<String> = Vec::new();
+    for name in jobs.iter().flat_map(|job| job.scenario.traffic.names()) {
+        if !groups.iter().any(|group| group == name) {
+            groups.push(name.into());
+        }
+    }
+    for name in &args.metric {
+        expect::known(name, &groups).map_err(|problem| SimError::NoMetric {
+            name: name.clone(),
+            problem,
+        })?;
+    }
     let threads = args.threads.map_or_else(cpus, |threads| threads as usize);
     let bar = bar(&jobs);
     let advance = |time: Nanos| bar.inc(time.0);

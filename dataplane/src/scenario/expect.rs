@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::document::Section;
 use super::error::ScenarioError;
-use super::{Document, units};
+use super::{Document, nearest_hint, units};
 
 /// What a metric is measured in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,7 +158,7 @@ pub struct Metric {
 }
 
 impl Metric {
-    fn parse(text: &str, document: &Document) -> Result<Metric, String> {
+    fn parse(text: &str, document: &Document, groups: &[String]) -> Result<Metric, String> {
         let (variant, name) = match text.split_once(':') {
             Some((variant, name)) => (Some(variant.to_string()), name),
             None => (None, text),
@@ -166,7 +166,7 @@ impl Metric {
         if let Some(variant) = &variant {
             known_variant(variant, document)?;
         }
-        unit_of(name)?;
+        known(name, groups)?;
         Ok(Metric {
             variant,
             name: name.into(),
@@ -194,6 +194,50 @@ pub fn unit_of(name: &str) -> Result<Unit, String> {
         let names = FAMILIES.map(|(name, ..)| name).join(", ");
         format!("is no metric: their names begin with {names}")
     })
+}
+
+/// What stands behind the first part of a name: of all transfers or of the network, and behind the name of a group.
+fn parts(family: &str) -> (&'static [&'static str], &'static [&'static str]) {
+    const TIMES: [&str; 5] = [".p50", ".p95", ".p99", ".max", ".mean"];
+    const SHARES: [&str; 3] = [".jain", ".max_min", ".deviation"];
+    match family {
+        "goodput" => (
+            &[".total", ".min", ".max", ".mean"],
+            &["", ".min", ".max", ".mean"],
+        ),
+        "fairness" => (&SHARES, &SHARES),
+        "utilization" => (&[".max"], &[]),
+        "fct" | "slowdown" => (&TIMES, &TIMES),
+        "done" => (&[], &[""]),
+        "finished" => (&[".total"], &[""]),
+        "queue" => (&[".p50", ".p99", ".max"], &[]),
+        "cnps" => (&[".sent", ".handled", ".ignored"], &[]),
+        "paused" => (&[".nics", ".switches"], &[]),
+        _ => (&[""], &[]),
+    }
+}
+
+/// Whether there can be a metric of that name where the transfers are in `groups`. Not each run has each: completion times need
+/// transfers that end.
+///
+/// # Errors
+/// If there cannot; what it says goes on behind the name.
+pub fn known(name: &str, groups: &[String]) -> Result<(), String> {
+    let mut names = Vec::new();
+    for (family, ..) in FAMILIES {
+        let (all, group) = parts(family);
+        names.extend(all.iter().map(|part| format!("{family}{part}")));
+        for own in groups {
+            names.extend(group.iter().map(|part| format!("{family}.{own}{part}")));
+        }
+    }
+    match names.iter().any(|other| other == name) {
+        true => Ok(()),
+        false => Err(format!(
+            "is no metric of this scenario{}; `roceline sim --metrics` lists what there is",
+            nearest_hint(name, &names)
+        )),
+    }
 }
 
 fn known_variant(name: &str, document: &Document) -> Result<(), String> {
@@ -232,8 +276,12 @@ pub struct Expect {
 }
 
 impl Expect {
-    fn read(section: &Section, document: &Document) -> Result<Expect, ScenarioError> {
-        let metric = |text: &str| Metric::parse(text, document);
+    fn read(
+        section: &Section,
+        document: &Document,
+        groups: &[String],
+    ) -> Result<Expect, ScenarioError> {
+        let metric = |text: &str| Metric::parse(text, document, groups);
         let of = section.needed("metric", metric)?;
         let per = section.value("per", metric)?;
         let unit = match per {
@@ -287,12 +335,16 @@ impl Expect {
     }
 }
 
-/// All `[[expect]]` of a file.
-pub(super) fn read(root: &Section, document: &Document) -> Result<Vec<Expect>, ScenarioError> {
+/// All `[[expect]]` of a file whose transfers are in `groups`, in one variant or another.
+pub(super) fn read(
+    root: &Section,
+    document: &Document,
+    groups: &[String],
+) -> Result<Vec<Expect>, ScenarioError> {
     let sections = root.sections("expect")?;
     sections
         .iter()
-        .map(|section| Expect::read(section, document))
+        .map(|section| Expect::read(section, document, groups))
         .collect()
 }
 
@@ -305,7 +357,9 @@ mod tests {
             "name = 'x'\n[[variant]]\nname = 'a'\n[[variant]]\nname = 'b'\n[[expect]]\n{text}\n"
         );
         let document = Document::parse("f.toml", &file).unwrap();
-        let mut all = read(&document.root, &document).map_err(|error| error.to_string())?;
+        let groups = [String::from("senders")];
+        let mut all =
+            read(&document.root, &document, &groups).map_err(|error| error.to_string())?;
         Ok(all.remove(0))
     }
 
@@ -331,6 +385,15 @@ mod tests {
     fn slips_are_told() {
         for (text, says) in [
             ("metric = 'goodputs'\nmin = 1", "is no metric"),
+            (
+                "metric = 'goodput.sendrs'\nmin = '1Gb/s'",
+                "f.toml:7: expect.0.metric = \"goodput.sendrs\": is no metric of this scenario, did you mean `goodput.senders`?",
+            ),
+            ("metric = 'a:fct.maen'\nmax = '1ms'", "`fct.mean`?"),
+            (
+                "metric = 'drops'\nper = 'pauses.total'\nmax = 1",
+                "expect.0.per",
+            ),
             ("metric = 'goodput.total'\nmin = 1", "rate with its unit"),
             ("metric = 'goodput.total'", "`min`, `max` or both"),
             ("metric = 'c:drops'\nmax = 0", "no variant `c`"),

@@ -171,6 +171,18 @@ impl Document {
         root.end()?;
         Ok(scenario)
     }
+
+    /// Names of the groups of transfers in any variant: a band may be about one that only another variant has.
+    fn groups(&self, root: &Section) -> Vec<String> {
+        let mut groups = traffic::groups(root);
+        for variant in &self.variants {
+            let mut root = self.root.clone();
+            if variant.settings.iter().all(|set| root.set(set).is_ok()) {
+                groups.extend(traffic::groups(&root));
+            }
+        }
+        groups
+    }
 }
 
 impl Scenario {
@@ -192,7 +204,7 @@ impl Scenario {
             switches: Switches::read(&root.section("switch")?)?,
             links: Links::read(&root.section("link")?)?,
             nic: Nic::read(&root.section("nic")?, topology.rate)?,
-            expects: expect::read(root, document)?,
+            expects: expect::read(root, document, &document.groups(root))?,
             topology,
         };
         if scenario.warmup >= scenario.duration {

@@ -1,13 +1,13 @@
 //! The NICs of a scenario, all alike: `[nic]`.
 
-use roceline_engine::congestion::{AlgorithmKind, CongestionConfig, Group, Param, Rate};
+use roceline_engine::congestion::{AlgorithmKind, CongestionConfig, Rate};
 use roceline_engine::verbs::Mtu;
 use roceline_engine::{AckPolicy, Retransmission};
 
 use super::document::Section;
 use super::error::ScenarioError;
 use super::units;
-use crate::congestion::{NP_KEYS, RP_KEYS, Settings};
+use crate::congestion::{NP_KEYS, RP_KEYS, Settings, keys_of};
 use crate::impair::SpecError;
 
 /// How every NIC is set up.
@@ -63,7 +63,8 @@ fn mtu(text: &str) -> Result<Mtu, String> {
         .ok_or_else(|| "must be 256, 512, 1024, 2048 or 4096".into())
 }
 
-/// Congestion control: `congestion`, `[nic.dcqcn]` and `[nic.np]` as in the daemon's configuration, where nothing is said none.
+/// Congestion control: `congestion`, `[nic.dcqcn]`, `[nic.np]` and the sections of other algorithms as in the daemon's
+/// configuration, where nothing is said none.
 fn congestion(section: &Section, rate: u64) -> Result<CongestionConfig, ScenarioError> {
     let mut settings = Settings::default();
     settings.congestion.algorithm = AlgorithmKind::None;
@@ -81,11 +82,12 @@ fn congestion(section: &Section, rate: u64) -> Result<CongestionConfig, Scenario
     take(&rp, "profile", "profile")?;
     take(section, "congestion", "algorithm")?;
     take(section, "fixed_rate", "fixed_rate")?;
-    let own = |param: &&Param| param.group == Group::Own && param.name.contains('_');
-    for param in Param::all().iter().filter(own) {
-        if !param.name.ends_with("_enable") && param.name != "fixed_rate" {
-            take(section, param.name, param.name)?;
+    for algorithm in ["dctcp", "timely", "swift"] {
+        let section = section.section(algorithm)?;
+        for key in keys_of(algorithm) {
+            take(&section, key, key)?;
         }
+        section.end()?;
     }
     for (section, keys) in [(&rp, &*RP_KEYS), (&np, &*NP_KEYS)] {
         for key in keys.iter().filter(|key| **key != "profile") {

@@ -115,6 +115,7 @@ pub fn jobs(document: &Document, request: &Request) -> Result<Vec<Job>, Scenario
             });
         }
     }
+    Record::distinct(&request.records)?;
     let points = request
         .sweeps
         .iter()

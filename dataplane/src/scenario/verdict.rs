@@ -51,7 +51,10 @@ pub fn verdicts(runs: &[Run], several_seeds: bool) -> Vec<Verdict> {
                 None => get(&expect.metric),
                 Some(per) => get(&expect.metric)
                     .zip(get(per))
-                    .map(|(over, under)| over / under),
+                    // More than nothing over nothing is as much as a number can say, nothing over nothing is no figure.
+                    .map(|(over, under)| over / under)
+                    .filter(|quotient| !quotient.is_nan())
+                    .map(|quotient| quotient.min(1e12)),
             };
             verdicts.push(Verdict {
                 run: run.job.label(several_seeds),

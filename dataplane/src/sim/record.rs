@@ -119,14 +119,14 @@ impl Sim {
     /// Ends all recordings.
     ///
     /// # Errors
-    /// The first that there was in writing one of them.
-    pub fn finish_records(&mut self) -> io::Result<()> {
+    /// What went wrong in writing the first of them that failed, which has this number in the order in which they began.
+    pub fn finish_records(&mut self) -> Result<(), (usize, io::Error)> {
         for link in &mut self.links {
             link.recorded = [None; 2];
         }
         let mut all = Ok(());
-        for recorder in self.recorders.drain(..) {
-            all = all.and(recorder.finish());
+        for (number, recorder) in self.recorders.drain(..).enumerate() {
+            all = all.and(recorder.finish().map_err(|error| (number, error)));
         }
         all
     }

@@ -72,7 +72,11 @@ pub(super) fn write(
     let names = chosen(runs, asked);
     match runs.len() <= SIDE_BY_SIDE {
         true => side_by_side(out, runs, &names)?,
-        false => below(out, runs, &names)?,
+        false => {
+            // Below one another there is room for few, unless they were asked for.
+            let most = if asked.is_empty() { 8 } else { names.len() };
+            below(out, runs, &names[..names.len().min(most)])?;
+        }
     }
     sizes(out, runs)?;
     bands(out, verdicts)
@@ -149,8 +153,6 @@ fn below(out: &mut impl Write, runs: &[Run], names: &[String]) -> io::Result<()>
     if several {
         titles.push(">seed".into());
     }
-    // Below one another there is room for few.
-    let names = &names[..names.len().min(8)];
     titles.extend(names.iter().map(|name| format!(">{name}")));
     let mut table = Table::new(&titles);
     for run in runs {

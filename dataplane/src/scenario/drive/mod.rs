@@ -54,8 +54,8 @@ pub fn drive(
             next_sample = next_sample + scenario.sample;
         }
     }
-    if let (Err(error), Some(record)) = (network.sim.finish_records(), records.first()) {
-        return Err(record.wrong(error));
+    if let Err((number, error)) = network.sim.finish_records() {
+        return Err(records[number].wrong(error));
     }
     let after = Measured::at(&network, &flows);
     let transfers = flows.iter().enumerate().map(|(at, &flow)| {

@@ -43,6 +43,24 @@ impl Record {
         }
     }
 
+    /// Whether all are of different links, into different files: a link has room for one.
+    pub(in crate::scenario) fn distinct(records: &[Record]) -> Result<(), ScenarioError> {
+        for (number, record) in records.iter().enumerate() {
+            for other in &records[..number] {
+                let problem = match (other.at == record.at, other.file == record.file) {
+                    (true, _) => "the link is recorded already",
+                    (_, true) => "the file is written already",
+                    _ => continue,
+                };
+                return Err(ScenarioError::Setting {
+                    setting: record.option.clone(),
+                    problem: format!("{problem}, by {}: leave one of them out", other.option),
+                });
+            }
+        }
+        Ok(())
+    }
+
     /// Begins to record.
     pub(super) fn begin(&self, sim: &mut Sim) -> Result<(), ScenarioError> {
         let none = |what: String| ScenarioError::Setting {
@@ -94,6 +112,22 @@ fn point(text: &str) -> Option<Point> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_link_is_recorded_once_and_a_file_written_once() {
+        let check = |texts: [&str; 2]| {
+            let records = texts.map(|text| Record::parse(text, 128).unwrap());
+            Record::distinct(&records).map_err(|error| error.to_string())
+        };
+        check(["node0=a", "node1=b"]).unwrap();
+        let error = check(["node0=a", "node00=b"]).unwrap_err();
+        assert!(
+            error.contains("--pcap node00=b: the link") && error.contains("--pcap node0=a"),
+            "{error}"
+        );
+        let error = check(["node0=a", "node1=a"]).unwrap_err();
+        assert!(error.contains("the file"), "{error}");
+    }
 
     #[test]
     fn links_are_named_by_an_end() {

@@ -77,6 +77,11 @@ fn congestion_control_has_the_keys_of_a_daemon() {
             "rpg_min_rate = 200000 Mb/s is above",
         ),
         ("[nic.np]\ncnp_dscp = 64", "0 to 63"),
+        (
+            "[nic.timely]\ntimely_beta = 0",
+            "f.toml:8: nic.timely.timely_beta",
+        ),
+        ("[nic.swift]\ndctcp_g = 1", "unknown key `dctcp_g`"),
     ] {
         let traffic = format!("{nic}\n[[flow]]\nfrom = 0\nto = 1");
         let error = metrics(&scenario("kind = 'pair'", &traffic));

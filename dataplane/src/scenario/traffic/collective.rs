@@ -59,6 +59,17 @@ impl Collective {
         Ok(collective)
     }
 
+    /// Transfers, and how many others all of them together wait for.
+    pub fn size(&self) -> (u64, u64) {
+        let (nodes, rounds) = (self.nodes.len() as u64, self.rounds);
+        let step = nodes * (nodes - 1);
+        match self.kind {
+            Kind::AllToAll => (rounds * step, (rounds - 1) * step * (nodes - 1)),
+            Kind::Shifted => (rounds * step, rounds * step - nodes),
+            Kind::RingAllReduce => (2 * rounds * step, 2 * (2 * rounds * step - nodes)),
+        }
+    }
+
     pub fn plan(&self, group: usize, plan: &mut Plan) {
         match self.kind {
             Kind::AllToAll | Kind::Shifted => self.all_to_all(group, plan),
@@ -126,7 +137,54 @@ impl Collective {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::plan;
+    use super::super::tests::{plan, plan_among};
+
+    /// Each of these would take gigabytes if it were made first and counted then.
+    #[test]
+    fn what_is_too_much_is_refused_before_it_is_made() {
+        for (nodes, text, says) in [
+            (
+                1024,
+                "kind = 'ring-allreduce'\nrounds = 1000",
+                "`ring-allreduce` makes the transfers 2095104000, more than 1000000: take fewer nodes",
+            ),
+            (
+                1000,
+                "kind = 'all-to-all'\nrounds = 2",
+                "makes the transfers 1998000",
+            ),
+            (
+                700,
+                "kind = 'all-to-all'\nrounds = 2",
+                "wait for 342020700 others in all, more than 10000000: take fewer nodes",
+            ),
+        ] {
+            let text = format!("[[traffic]]\nbytes = 1000\n{text}\n");
+            let error = plan_among(nodes, &text, 1).unwrap_err();
+            assert!(error.contains(says), "{error}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_those_of_the_plans() {
+        for kind in [
+            "kind = 'all-to-all'",
+            "kind = 'all-to-all'\norder = 'shifted'",
+            "kind = 'ring-allreduce'",
+        ] {
+            for rounds in [1, 3] {
+                let text = format!("[[traffic]]\nbytes = 1000\nrounds = {rounds}\n{kind}\n");
+                let traffic = super::super::tests::traffic(8, &text).unwrap().1;
+                let super::super::Source::Collective(collective) = &traffic.sources[0].1 else {
+                    panic!("{kind}");
+                };
+                let plan = plan(&text, 1).unwrap();
+                let waits: usize = plan.transfers.iter().map(|t| t.after.len()).sum();
+                let made = (plan.transfers.len() as u64, waits as u64);
+                assert_eq!(collective.size(), made, "{kind}, {rounds}");
+            }
+        }
+    }
 
     #[test]
     fn all_to_all_is_all_pairs() {

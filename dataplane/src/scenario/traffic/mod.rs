@@ -21,6 +21,8 @@ use poisson::Poisson;
 
 /// More transfers than this are a slip of the pen.
 const MOST_TRANSFERS: usize = 1_000_000;
+/// Others that the transfers of a collective operation wait for, all together. It grows with the cube of the nodes.
+const MOST_WAITS: u64 = 10_000_000;
 
 /// How transfers are made, whoever makes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,6 +198,11 @@ impl Traffic {
         Ok(Traffic { sources })
     }
 
+    /// Names of the groups.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.sources.iter().map(|(name, _)| name.as_str())
+    }
+
     /// What they send within `duration`, with the chance of `seed`.
     ///
     /// # Errors
@@ -211,7 +218,22 @@ impl Traffic {
                     poisson.plan(group, topology, duration, random, &mut plan);
                 }
                 Source::Incast(incast) => incast.plan(group, duration, random, &mut plan),
-                Source::Collective(collective) => collective.plan(group, &mut plan),
+                Source::Collective(collective) => {
+                    // What is too much does not fit into memory either, so it is counted before it is made.
+                    let (transfers, waits) = collective.size();
+                    if plan.transfers.len() as u64 + transfers > MOST_TRANSFERS as u64 {
+                        return Err(format!(
+                            "`{name}` makes the transfers {transfers}, more than {MOST_TRANSFERS}: take fewer nodes or rounds"
+                        ));
+                    }
+                    if waits > MOST_WAITS {
+                        return Err(format!(
+                            "the transfers of `{name}` wait for {waits} others in all, more than {MOST_WAITS}: take fewer \
+                             nodes or rounds, or order = \"shifted\""
+                        ));
+                    }
+                    collective.plan(group, &mut plan);
+                }
             }
             if plan.transfers.len() > MOST_TRANSFERS {
                 return Err(format!(
@@ -222,6 +244,21 @@ impl Traffic {
         }
         Ok(plan)
     }
+}
+
+/// Names of the groups of a file that may be wrong otherwise; [`Traffic::read`] says what is.
+pub(super) fn groups(file: &Section) -> Vec<String> {
+    let text = |section: &Section, key: &str| section.text(key).ok().flatten();
+    let flows = file.sections("flow").unwrap_or_default();
+    let flows = flows
+        .iter()
+        .enumerate()
+        .map(|(number, flow)| text(flow, "name").unwrap_or_else(|| format!("flow{number}")));
+    let traffic = file.sections("traffic").unwrap_or_default();
+    let traffic = traffic
+        .iter()
+        .filter_map(|traffic| text(traffic, "name").or_else(|| text(traffic, "kind")));
+    flows.chain(traffic).collect()
 }
 
 /// A stream of chance of its own for each number.
@@ -248,11 +285,21 @@ fn name(
 mod tests {
     use super::*;
 
-    pub(super) fn plan(text: &str, seed: u64) -> Result<Plan, String> {
-        let head = "[topology]\nkind = 'star'\nnodes = 8\nrate = '10Gb/s'\n";
+    pub(super) fn traffic(nodes: usize, text: &str) -> Result<(Topology, Traffic), String> {
+        let head = format!("[topology]\nkind = 'star'\nnodes = {nodes}\nrate = '10Gb/s'\n");
         let file = Section::parse("f.toml", &format!("{head}{text}")).unwrap();
         let topology = Topology::read(&file.section("topology").unwrap()).unwrap();
         let traffic = Traffic::read(&file, &topology).map_err(|error| error.to_string())?;
+        assert_eq!(groups(&file), traffic.names().collect::<Vec<_>>());
+        Ok((topology, traffic))
+    }
+
+    pub(super) fn plan(text: &str, seed: u64) -> Result<Plan, String> {
+        plan_among(8, text, seed)
+    }
+
+    pub(super) fn plan_among(nodes: usize, text: &str, seed: u64) -> Result<Plan, String> {
+        let (topology, traffic) = traffic(nodes, text)?;
         traffic.plan(&topology, Nanos::from_millis(10), seed)
     }
 
