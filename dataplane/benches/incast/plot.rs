@@ -55,10 +55,7 @@ fn panels<B: DrawingBackend>(area: &DrawingArea<B, Shift>, runs: &[Run; 2]) -> D
         .iter()
         .flat_map(|run| run.looks.iter().map(|look| look.at.as_secs_f64()));
     let length = times.fold(1.0, f64::max);
-    let deepest = runs
-        .iter()
-        .flat_map(windows)
-        .map(|(_, w)| w.depth(0.99));
+    let deepest = runs.iter().flat_map(windows).map(|(_, w)| w.depth(0.99));
     let deepest = deepest.max().unwrap_or(1) as f64 / 1e3 * 1.1 + 1.0;
     for (side, run) in runs.iter().enumerate() {
         let name = if run.setup.control {
