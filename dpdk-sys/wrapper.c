@@ -97,19 +97,28 @@ static int priority_pause(uint16_t port, const struct rl_pause *pause, uint8_t p
 
 int rl_port_pause(uint16_t port, const struct rl_pause *pause)
 {
+	uint8_t wanted = pause->mode == RL_PAUSE_PRIORITY ? pause->priorities : 0;
 	struct rte_eth_fc_conf conf;
 	uint8_t p;
 	int ret;
 
+	/*
+	 * A driver keeps what it was told of each priority until it is told otherwise, so those that are not wanted, or no longer, are
+	 * cleared: first, so that never more are on than before or after. It may refuse that for what never was on, or as it
+	 * knows no priorities; whether it can do what is wanted is for the calls below to say.
+	 */
+	for (p = 0; p < 8; p++)
+		if (!(wanted >> p & 1) && priority_pause(port, pause, p, 0) == -ENOTSUP)
+			break;
 	if (pause->mode == RL_PAUSE_PRIORITY) {
 		for (p = 0; p < 8; p++) {
-			if (!(pause->priorities >> p & 1))
+			if (!(wanted >> p & 1))
 				continue;
 			ret = priority_pause(port, pause, p, 1);
 			if (ret != 0) {
-				/* All or none. */
-				while (p-- > 0)
-					if (pause->priorities >> p & 1)
+				/* All or none: also those that an earlier call had turned on. */
+				for (p = 0; p < 8; p++)
+					if (wanted >> p & 1)
 						priority_pause(port, pause, p, 0);
 				return ret;
 			}
