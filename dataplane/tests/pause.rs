@@ -1,21 +1,23 @@
 //! A NIC obeys pause frames: its port falls silent within one poll, for the time that the frame says and no longer, for the
 //! priorities that it names and no others, and what waits goes out in its order.
 
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use roceline::bench::{Producer, ProducerQp};
 use roceline::config::{Config, Preset};
+use roceline::congestion::Settings;
 use roceline::lcore::message::{Command, Reply};
 use roceline::lcore::probe::NoProbe;
 use roceline::lcore::{IdlePolicy, Lcore, LcoreConfig, Mailbox, NicConfig};
 use roceline::memory::helper::{HelperCpus, LcoreWake};
 use roceline::port::{
-    Burst, Driver, Eal, EalConfig, FabricEnd, FabricLink, FabricLinkConfig, Mempool, MempoolConfig,
-    Port,
+    Burst, Counters, Driver, Eal, EalConfig, FabricEnd, FabricLink, FabricLinkConfig, LinkStatus,
+    Mempool, MempoolConfig, Port,
 };
 use roceline_engine::congestion::CongestionConfig;
-use roceline_engine::congestion::pfc::{PauseMode, PfcSettings, StormAction, Watchdog};
+use roceline_engine::congestion::pfc::{PauseMode, PfcSettings, StormAction, Threshold, Watchdog};
 use roceline_engine::congestion::priority::{PriorityMap, Trust};
 use roceline_engine::verbs::{Mtu, Sge, WrOpcode};
 use roceline_engine::wire::pause::{DST, LEN};
@@ -24,13 +26,68 @@ use roceline_engine::{AckPolicy, EngineConfig, Nanos, Retransmission};
 
 /// Send requests posted at once, more than the engine sends in a poll.
 const SENDS: usize = 60;
-/// 1000 quanta at the 100 Gb/s that a link of the fabric has by default.
+/// 1000 quanta at the `line_rate` of 100 Gb/s, whatever the driver says of its link.
 const PAUSE: Nanos = Nanos(5120);
+
+/// The NIC's end of its link, as a driver that knows a speed, and which cannot pause by itself.
+struct Nic {
+    end: FabricEnd,
+    /// How often it was told of pauses.
+    told: Arc<AtomicU32>,
+}
+
+impl Driver for Nic {
+    fn rx_burst(&mut self, burst: &mut Burst) -> usize {
+        self.end.rx_burst(burst)
+    }
+
+    fn tx_burst(&mut self, burst: &mut Burst) -> usize {
+        self.end.tx_burst(burst)
+    }
+
+    fn counters(&self) -> Counters {
+        self.end.counters()
+    }
+
+    fn link(&self) -> LinkStatus {
+        LinkStatus {
+            speed_mbps: Some(10_000),
+            ..self.end.link()
+        }
+    }
+
+    fn set_pause(&mut self, _: &PfcSettings, _: Threshold) -> bool {
+        self.told.fetch_add(1, Ordering::Relaxed);
+        false
+    }
+
+    fn mac(&self) -> Option<[u8; 6]> {
+        self.end.mac()
+    }
+
+    fn rx_event(&self) -> Option<BorrowedFd<'_>> {
+        self.end.rx_event()
+    }
+
+    fn arm_rx(&mut self) -> bool {
+        self.end.arm_rx()
+    }
+
+    fn disarm_rx(&mut self) {
+        self.end.disarm_rx();
+    }
+
+    fn describe(&self) -> String {
+        self.end.describe()
+    }
+}
 
 /// One NIC, a program on it that sends, and the other end of its link.
 struct World {
     lcore: Lcore,
     wire: FabricEnd,
+    /// How often the driver was told of pauses.
+    told: Arc<AtomicU32>,
     pool: Arc<Mempool>,
     program: Producer,
     qp: ProducerQp,
@@ -71,9 +128,13 @@ impl World {
             ..FabricLinkConfig::default()
         })
         .unwrap();
+        let told = Arc::new(AtomicU32::new(0));
         let nic = NicConfig {
             info: Arc::new(infos[0].clone()),
-            port: Port::new(nic_end),
+            port: Port::new(Nic {
+                end: nic_end,
+                told: Arc::clone(&told),
+            }),
             polled: false,
             engine: EngineConfig {
                 max_qps: 64,
@@ -123,6 +184,7 @@ impl World {
         World {
             lcore,
             wire,
+            told,
             pool,
             program,
             qp,
@@ -349,6 +411,44 @@ fn pauses_that_are_turned_off_end() {
     w.poll_at(Nanos(4000));
     assert_eq!(w.count("rx_prio0_pause"), 1);
     assert_eq!(w.count("rx_mac_control"), 1);
+}
+
+/// The driver's call may be slow, and what is not changed need not be told.
+#[test]
+fn only_settings_that_pauses_depend_on_are_told_to_the_driver() {
+    let mut w = World::new(&PfcSettings::default(), 1024);
+    let mut all = Settings::default();
+    let mut told = w.told.load(Ordering::Relaxed);
+    for (key, value, more) in [
+        ("rpg_ai_rate", "40", 0),
+        ("cnp_dscp", "46", 0),
+        ("algorithm", "none", 0),
+        ("pfc.mode", "pfc", 1),
+        ("pfc.mode", "pfc", 0),
+        ("pfc.priorities", "0", 1),
+        ("line_rate", "50Gb/s", 1),
+    ] {
+        all.set(key, value).unwrap();
+        let (lcore, now) = (&mut w.lcore, w.now);
+        let mut poll = || {
+            lcore.poll(now, &mut NoProbe);
+        };
+        let command = Command::SetCongestion {
+            nic: 0,
+            settings: Box::new(all),
+        };
+        let reply = w.program.command(command, &mut poll);
+        assert!(matches!(reply, Ok(Reply::Done)), "{key}");
+        told += more;
+        assert_eq!(w.told.load(Ordering::Relaxed), told, "{key} = {value}");
+    }
+    // They hold: quanta are of the rate that was set last.
+    w.send();
+    w.arrive(&pause(1, 1000));
+    w.poll_at(Nanos(2000));
+    w.poll_at(Nanos(2000) + PAUSE + PAUSE);
+    assert!(!w.left().0.is_empty());
+    assert_eq!(w.count("rx_prio0_pause_duration"), 10);
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Congestion control and pauses of a NIC, changed while it runs: a message between two bursts.
 
 use roceline_engine::Nanos;
+use roceline_engine::congestion::AlgorithmKind;
+use roceline_engine::congestion::priority::PriorityMap;
 
 use super::Lcore;
 use super::message::Reply;
@@ -16,10 +18,21 @@ pub fn set(
     let Some(nic) = lcore.nics.get_mut(nic as usize) else {
         return Err((libc::ENODEV, format!("NIC {nic} does not exist")));
     };
-    nic.settings = *settings;
-    nic.set_pause(&settings.pfc, now);
+    let old = std::mem::replace(&mut nic.settings, *settings);
+    // A call of the driver, which may take its time.
+    if (old.pfc, old.congestion.line_rate) != (settings.pfc, settings.congestion.line_rate) {
+        nic.set_pause(&settings.pfc, now);
+    }
     nic.engine.set_congestion(&settings.congestion, now);
-    // Whether packets can be marked depends on it.
-    nic.render_headers();
+    // All headers of the NIC are rendered, so only where it may change them. CNPs get theirs when they are built.
+    if markable(&old) != markable(settings) {
+        nic.render_headers();
+    }
     Ok(Reply::Done)
+}
+
+/// What decides which packets say that they can be marked.
+fn markable(settings: &Settings) -> (AlgorithmKind, u8, PriorityMap) {
+    let congestion = &settings.congestion;
+    (congestion.algorithm, congestion.rp_enable, settings.pfc.map)
 }

@@ -1,7 +1,8 @@
 //! Received packets on their way from the port to the parser, by priority.
 //!
 //! A lossless priority that has no room left drops nothing: the port is not read, and what stands behind it waits, or is dropped
-//! by a driver that can only drop, which counts it. A lossy priority drops what finds no room.
+//! by a driver that can only drop, which counts it. A lossy priority drops what finds no room, and has but a part of the room for packets, so
+//! that a lossless one has asked for a pause before there is none.
 
 use roceline_engine::Nanos;
 use roceline_engine::congestion::pfc::PauseMode;
@@ -10,7 +11,7 @@ use roceline_engine::wire::PauseFrame;
 use roceline_engine::wire::pause::is_mac_control;
 
 use super::super::nic::{Nic, Shared};
-use super::{NicPause, QUEUE_LIMIT};
+use super::{LOSSY_LIMIT, NicPause, QUEUE_LIMIT};
 use crate::port::{Burst, Mbuf, PRIORITIES, RX_BURST};
 
 /// Reads the port, and fills the NIC's burst with packets for the parser unless it is to `hold` them. Gives how many came or went.
@@ -92,6 +93,12 @@ impl NicPause {
         slot.is_some_and(|slot| self.sender.in_storm() >> slot & 1 == 0)
     }
 
+    /// Packets that wait and might have been dropped.
+    fn lossy_waiting(&self) -> usize {
+        let lossy = (0..PRIORITIES).filter(|p| !self.is_lossless(*p));
+        lossy.map(|p| self.queues[p].len()).sum()
+    }
+
     fn enqueue(&mut self, mbuf: Mbuf) {
         let len = mbuf.len() as u64;
         let p = usize::from(self.settings.map.of_frame(mbuf.data())) % PRIORITIES;
@@ -99,10 +106,12 @@ impl NicPause {
         traffic.rx_packets += 1;
         traffic.rx_bytes += len;
         let cost = len.max(self.cell);
-        let fits = self.occupancy(p) + cost <= self.share && self.waiting < QUEUE_LIMIT;
-        if !fits && !self.is_lossless(p) {
-            self.traffic[p].rx_discards += 1;
-            return;
+        if !self.is_lossless(p) {
+            let fits = self.occupancy(p) + cost <= self.share && self.waiting < QUEUE_LIMIT;
+            if !fits || self.lossy_waiting() >= LOSSY_LIMIT {
+                self.traffic[p].rx_discards += 1;
+                return;
+            }
         }
         self.bytes[p] += cost;
         self.waiting += 1;
@@ -150,5 +159,82 @@ impl NicPause {
                 self.sender.level(0, self.occupancy(0), self.threshold, now);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use roceline_engine::congestion::pfc::PfcSettings;
+    use roceline_engine::wire::PauseFrame;
+
+    use super::*;
+    use crate::port::{Eal, EalConfig, Mempool, MempoolConfig};
+
+    const RATE: u64 = 10_000_000_000;
+    const MTU: u32 = 1500;
+
+    /// The smallest frame, of IPv4 with the DSCP that `priority` has.
+    fn frame(pool: &Mempool, priority: u8) -> Mbuf {
+        let mut mbuf = pool.alloc().unwrap();
+        let bytes = mbuf.set_len(60).unwrap();
+        bytes.fill(0);
+        bytes[12..16].copy_from_slice(&[0x08, 0x00, 0x45, priority << 5]);
+        mbuf
+    }
+
+    fn pauses(mode: PauseMode, priorities: u8) -> Box<NicPause> {
+        let settings = PfcSettings {
+            mode,
+            priorities,
+            ..PfcSettings::default()
+        };
+        settings.validate(RATE, MTU).unwrap();
+        NicPause::new(&settings, RATE, MTU)
+    }
+
+    /// Small packets of `priorities` in turn, until one of these has the other end told to stop. Gives for which it was.
+    fn told_to_stop(pause: &mut NicPause, pool: &Mempool, priorities: &[u8]) -> u8 {
+        for n in 0..QUEUE_LIMIT {
+            assert!(!pause.is_full(), "after {n} packets, and nobody was told");
+            pause.enqueue(frame(pool, priorities[n % priorities.len()]));
+            pause.levels(Nanos(n as u64));
+            match pause.sender.poll(Nanos(n as u64)) {
+                None => {}
+                Some(PauseFrame::Priority { enabled, .. }) => return enabled,
+                Some(other) => panic!("{other:?}"),
+            }
+        }
+        panic!("nobody was told");
+    }
+
+    /// The port is not read where a lossless priority has no room, so the other end must have been told before.
+    #[test]
+    fn no_packets_fill_the_room_before_the_other_end_is_told() {
+        let eal = Eal::init(&EalConfig::default()).unwrap();
+        let config = MempoolConfig {
+            name: "ingress".into(),
+            ..MempoolConfig::default()
+        };
+        let pool = Mempool::new(&eal, &config).unwrap();
+        for lossy in [&[0][..], &[0, 1, 2, 5]] {
+            let mut pause = pauses(PauseMode::Pfc, 1 << 3);
+            let count = 2 * QUEUE_LIMIT;
+            for n in 0..count {
+                pause.enqueue(frame(&pool, lossy[n % lossy.len()]));
+            }
+            assert!(!pause.is_full());
+            assert_eq!(pause.waiting, LOSSY_LIMIT);
+            let lost: u64 = pause.traffic.iter().map(|t| t.rx_discards).sum();
+            assert_eq!(lost, (count - LOSSY_LIMIT) as u64);
+            assert_eq!(told_to_stop(&mut pause, &pool, &[3]), 1 << 3);
+            assert_eq!(pause.traffic[3].rx_discards, 0);
+        }
+        // Priorities that are lossless do not fill it for each other either.
+        let mut pause = pauses(PauseMode::Pfc, 0b1111_1000);
+        for _ in 0..QUEUE_LIMIT {
+            pause.enqueue(frame(&pool, 0));
+        }
+        let told = told_to_stop(&mut pause, &pool, &[3, 4, 5, 6, 7]);
+        assert!(told & 0b1111_1000 != 0, "{told:b}");
     }
 }

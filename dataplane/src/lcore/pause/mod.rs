@@ -31,8 +31,10 @@ use counts::Traffic;
 const CELL: u64 = 128;
 /// Received packets that may wait: NICs of one lcore share their buffers.
 const QUEUE_LIMIT: usize = 1024;
-/// So many small ones stop the other end, whatever bytes they have.
-const QUEUE_XOFF: u64 = 3 * QUEUE_LIMIT as u64 / 4;
+/// Of them, packets of lossy priorities: these send no pauses, and must not fill what lossless ones stop the other end by.
+const LOSSY_LIMIT: usize = QUEUE_LIMIT / 4;
+/// So many small ones of lossless priorities stop the other end, whatever bytes they have.
+const QUEUE_XOFF: u64 = (QUEUE_LIMIT - LOSSY_LIMIT) as u64;
 /// Packets to send that may wait for the end of a pause. The engine sends nothing of a paused priority by itself, so these are answers and
 /// what had been built before the pause came.
 const HELD_LIMIT: usize = 1024;
@@ -42,7 +44,7 @@ const STOP_AT_ONCE: Threshold = Threshold { xoff: 0, xon: 0 };
 /// The pauses of a NIC whose port has them.
 pub struct NicPause {
     settings: PfcSettings,
-    /// Bits per second of the link, which quanta are counted by.
+    /// `line_rate`, which quanta are counted by, in bits per second.
     rate: u64,
     receiver: PauseReceiver,
     sender: PauseSender,
@@ -132,7 +134,8 @@ impl NicPause {
         };
         self.share = u64::from(settings.buffer_bytes / priorities);
         self.threshold = settings.threshold(self.rate, mtu).unwrap_or(STOP_AT_ONCE);
-        self.cell = CELL.max(self.threshold.xoff.div_ceil(QUEUE_XOFF));
+        let packets = QUEUE_XOFF / u64::from(priorities);
+        self.cell = CELL.max(self.threshold.xoff.div_ceil(packets));
     }
 
     /// Whether packets or pause frames wait for the next poll. Those that wait for a pause to end do not.
@@ -161,11 +164,10 @@ impl Lcore {
 }
 
 impl Nic {
-    /// Goes by other settings of pauses from now on. They were checked ([`PfcSettings::validate`]) for the rate and MTU of the port.
+    /// Goes by other settings of pauses from now on. They were checked ([`PfcSettings::validate`]) for `line_rate` and the MTU of the port.
     pub fn set_pause(&mut self, settings: &PfcSettings, now: Nanos) {
-        let rate = self
-            .link_rate()
-            .unwrap_or(self.settings.congestion.line_rate.0);
+        // Not what the driver says of its link: it may say it only later, or otherwise, and nobody has checked the settings for that.
+        let rate = self.settings.congestion.line_rate.0;
         let mtu = self.info.port_mtu;
         self.tags = settings.is_on() && settings.map.trust() == Trust::Pcp;
         let threshold = settings.threshold(rate, mtu);
@@ -204,11 +206,5 @@ impl Nic {
             (PauseMode::Global, false) => "global",
             (PauseMode::Global, true) => "global by the hardware",
         }
-    }
-
-    /// Bits per second of the port's link, if the port knows.
-    fn link_rate(&self) -> Option<u64> {
-        let mbps = self.port.link().speed_mbps?;
-        (mbps > 0).then(|| u64::from(mbps) * 1_000_000)
     }
 }
