@@ -105,8 +105,6 @@ impl Controller for Dctcp {
         self.marked += 1;
     }
 
-    fn on_sent(&mut self, _bytes: u32, _now: Nanos) {}
-
     fn on_ack(&mut self, ack: &AckSignal, now: Nanos) {
         if let Some(rtt) = ack.rtt {
             // Smoothed as RFC 6298 does.
@@ -120,15 +118,9 @@ impl Controller for Dctcp {
         self.packets += u64::from(ack.packets);
     }
 
-    fn advance(&mut self, _now: Nanos) {}
-
     #[inline]
     fn rate(&self) -> Rate {
         Rate(self.current)
-    }
-
-    fn next_change(&self) -> Option<Nanos> {
-        None
     }
 }
 

@@ -78,25 +78,27 @@ pub struct AckSignal {
     pub rtt: Option<Nanos>,
 }
 
-/// What every algorithm answers to. `now` never goes backwards between calls.
+/// What every algorithm answers to; to signals that it does not name it is deaf. `now` never goes backwards between calls.
 pub trait Controller {
     /// A congestion notification packet arrived.
-    fn on_cnp(&mut self, now: Nanos);
+    fn on_cnp(&mut self, _now: Nanos) {}
 
     /// `bytes` on the wire were handed to the port, in one packet or more. Not called while nothing holds the queue pair back.
-    fn on_sent(&mut self, bytes: u32, now: Nanos);
+    fn on_sent(&mut self, _bytes: u32, _now: Nanos) {}
 
     /// Bytes were acknowledged.
-    fn on_ack(&mut self, ack: &AckSignal, now: Nanos);
+    fn on_ack(&mut self, _ack: &AckSignal, _now: Nanos) {}
 
     /// Catches up with everything that time alone changes, up to and including `now`.
-    fn advance(&mut self, now: Nanos);
+    fn advance(&mut self, _now: Nanos) {}
 
     /// The rate, as of the last call with a time.
     fn rate(&self) -> Rate;
 
     /// When the rate changes next if nothing happens; none if it does not.
-    fn next_change(&self) -> Option<Nanos>;
+    fn next_change(&self) -> Option<Nanos> {
+        None
+    }
 }
 
 /// The congestion control of one queue pair.

@@ -126,10 +126,6 @@ impl Swift {
 }
 
 impl Controller for Swift {
-    fn on_cnp(&mut self, _now: Nanos) {}
-
-    fn on_sent(&mut self, _bytes: u32, _now: Nanos) {}
-
     fn on_ack(&mut self, ack: &AckSignal, now: Nanos) {
         if let Some(bytes) = ack.bytes.checked_div(ack.packets) {
             self.packet = self.packet.max(u64::from(bytes) * 8);
@@ -140,15 +136,9 @@ impl Controller for Swift {
         }
     }
 
-    fn advance(&mut self, _now: Nanos) {}
-
     #[inline]
     fn rate(&self) -> Rate {
         Rate(self.current)
-    }
-
-    fn next_change(&self) -> Option<Nanos> {
-        None
     }
 }
 

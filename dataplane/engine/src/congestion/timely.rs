@@ -123,10 +123,6 @@ impl Timely {
 }
 
 impl Controller for Timely {
-    fn on_cnp(&mut self, _now: Nanos) {}
-
-    fn on_sent(&mut self, _bytes: u32, _now: Nanos) {}
-
     fn on_ack(&mut self, ack: &AckSignal, now: Nanos) {
         let Some(Nanos(rtt)) = ack.rtt else { return };
         if self.last == 0 {
@@ -141,15 +137,9 @@ impl Controller for Timely {
         self.update(rtt);
     }
 
-    fn advance(&mut self, _now: Nanos) {}
-
     #[inline]
     fn rate(&self) -> Rate {
         Rate(self.current)
-    }
-
-    fn next_change(&self) -> Option<Nanos> {
-        None
     }
 }
 

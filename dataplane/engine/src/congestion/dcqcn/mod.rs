@@ -32,7 +32,7 @@ mod fluid;
 #[cfg(test)]
 mod tests;
 
-use super::{AckSignal, BYTE_RESET_UNIT, CongestionConfig, Controller, Rate};
+use super::{BYTE_RESET_UNIT, CongestionConfig, Controller, Rate};
 use crate::time::Nanos;
 use alpha::Alpha;
 
@@ -344,9 +344,6 @@ impl Controller for Dcqcn {
             self.increase(Stage::Bytes, count);
         }
     }
-
-    #[inline]
-    fn on_ack(&mut self, _ack: &AckSignal, _now: Nanos) {}
 
     #[inline]
     fn advance(&mut self, now: Nanos) {

@@ -7,6 +7,7 @@
 mod receiver;
 mod sender;
 mod settings;
+mod tally;
 #[cfg(test)]
 mod tests;
 

@@ -1,5 +1,6 @@
 //! Pause frames that came, and which priorities may not send because of them.
 
+use super::tally::Tally;
 use super::{PauseCounts, PauseMode, PfcSettings, StormAction, Watchdog, quanta_time};
 use crate::Nanos;
 use crate::congestion::priority::{PriorityMask, each};
@@ -20,11 +21,9 @@ pub struct PauseReceiver {
     ignored: PriorityMask,
     /// When each pause ends by itself.
     until: [Nanos; PRIORITIES],
-    /// When it began, without a break since.
-    since: [Nanos; PRIORITIES],
     /// When pauses are believed again.
     ignored_until: [Nanos; PRIORITIES],
-    counts: [PauseCounts; PRIORITIES],
+    tally: Tally,
     storms: [u64; PRIORITIES],
     unexpected: u64,
 }
@@ -44,9 +43,8 @@ impl PauseReceiver {
             paused: 0,
             ignored: 0,
             until: [Nanos::ZERO; PRIORITIES],
-            since: [Nanos::ZERO; PRIORITIES],
             ignored_until: [Nanos::ZERO; PRIORITIES],
-            counts: [PauseCounts::default(); PRIORITIES],
+            tally: Tally::default(),
             storms: [0; PRIORITIES],
             unexpected: 0,
         }
@@ -68,9 +66,8 @@ impl PauseReceiver {
             paused: self.paused,
             ignored: self.ignored & obeyed,
             until: self.until,
-            since: self.since,
             ignored_until: self.ignored_until,
-            counts: self.counts,
+            tally: self.tally,
             storms: self.storms,
             unexpected: self.unexpected,
             ..new
@@ -82,14 +79,14 @@ impl PauseReceiver {
         self.advance(now);
         match (*frame, self.mode) {
             (PauseFrame::Global { quanta }, PauseMode::Global) => {
-                self.counts[0].frames += 1;
+                self.tally.frame(0);
                 for p in 0..PRIORITIES {
                     self.apply(p, quanta, now);
                 }
             }
             (PauseFrame::Priority { enabled, quanta }, PauseMode::Pfc) => {
                 for p in each(enabled & self.enabled) {
-                    self.counts[p].frames += 1;
+                    self.tally.frame(p);
                     self.apply(p, quanta[p], now);
                 }
             }
@@ -106,7 +103,7 @@ impl PauseReceiver {
         } else if quanta > 0 {
             if self.paused & bit == 0 {
                 self.paused |= bit;
-                self.since[p] = now;
+                self.tally.begin(p, now);
             }
             self.until[p] = now + quanta_time(quanta, self.rate);
         } else if self.paused & bit != 0 {
@@ -119,9 +116,7 @@ impl PauseReceiver {
         self.paused &= !(1 << p);
         // With 802.3x all priorities pause as one, whose counts are those of priority 0.
         if self.mode == PauseMode::Pfc || p == 0 {
-            let counts = &mut self.counts[p];
-            counts.duration = counts.duration + at.saturating_sub(self.since[p]);
-            counts.transitions += 1;
+            self.tally.end(p, at);
         }
     }
 
@@ -129,7 +124,7 @@ impl PauseReceiver {
     fn end(&self, p: usize) -> (Nanos, bool) {
         let limit = match self.watchdog.rx_limit {
             Nanos::ZERO => Nanos(u64::MAX),
-            limit => self.since[p] + limit,
+            limit => self.tally.since(p) + limit,
         };
         (self.until[p].min(limit), limit <= self.until[p])
     }
@@ -194,29 +189,18 @@ impl PauseReceiver {
 
     /// What was counted for a priority (0 to 7) with PFC, up to `now`; nothing with 802.3x.
     pub fn counts(&self, priority: usize, now: Nanos) -> PauseCounts {
-        match self.mode {
-            PauseMode::Global => PauseCounts::default(),
-            _ => self.live(priority, now),
-        }
+        let under_way = |p| self.under_way(p, now);
+        self.tally.of_priority(self.mode, priority, under_way)
     }
 
     /// What was counted with 802.3x, up to `now`.
     pub fn global_counts(&self, now: Nanos) -> PauseCounts {
-        match self.mode {
-            PauseMode::Global => self.live(0, now),
-            _ => PauseCounts::default(),
-        }
+        self.tally.of_all(self.mode, |p| self.under_way(p, now))
     }
 
-    fn live(&self, priority: usize, now: Nanos) -> PauseCounts {
-        let Some(&(mut counts)) = self.counts.get(priority) else {
-            return PauseCounts::default();
-        };
-        if self.paused >> priority & 1 == 1 {
-            let end = self.end(priority).0.min(now);
-            counts.duration = counts.duration + end.saturating_sub(self.since[priority]);
-        }
-        counts
+    /// Up to when the pause of a priority counts, if there is one.
+    fn under_way(&self, p: usize, now: Nanos) -> Option<Nanos> {
+        (self.paused >> p & 1 == 1).then(|| self.end(p).0.min(now))
     }
 
     /// Storms found, by priority (with 802.3x all are of priority 0).

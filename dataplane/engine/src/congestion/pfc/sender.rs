@@ -1,10 +1,10 @@
 //! How much waits by priority, and the pause frames that follow from it.
 
+use super::tally::Tally;
 use super::{PauseCounts, PauseMode, PfcSettings, Threshold, Watchdog, quanta_time};
 use crate::Nanos;
 use crate::congestion::priority::{PriorityMask, each};
 use crate::wire::PauseFrame;
-use crate::wire::pause::PRIORITIES;
 
 /// The pauses of a port that receives.
 #[derive(Clone, Debug)]
@@ -23,9 +23,8 @@ pub struct PauseSender {
     silenced: PriorityMask,
     /// Warned of that.
     warned: PriorityMask,
-    since: [Nanos; PRIORITIES],
     refresh_at: Nanos,
-    counts: [PauseCounts; PRIORITIES],
+    tally: Tally,
     storm_warnings: u64,
     storm_errors: u64,
 }
@@ -47,9 +46,8 @@ impl PauseSender {
             owed: 0,
             silenced: 0,
             warned: 0,
-            since: [Nanos::ZERO; PRIORITIES],
             refresh_at: Nanos::ZERO,
-            counts: [PauseCounts::default(); PRIORITIES],
+            tally: Tally::default(),
             storm_warnings: 0,
             storm_errors: 0,
         }
@@ -79,9 +77,8 @@ impl PauseSender {
             owed: self.owed & kept,
             silenced: self.silenced & kept,
             warned: self.warned & kept,
-            since: self.since,
             refresh_at: self.refresh_at.min(now + new.refresh),
-            counts: self.counts,
+            tally: self.tally,
             storm_warnings: self.storm_warnings,
             storm_errors: self.storm_errors,
             ..new
@@ -109,7 +106,7 @@ impl PauseSender {
             if self.stopped & bit != bit {
                 self.stopped |= bit;
                 self.owed |= bit;
-                self.since[slot & 7] = now;
+                self.tally.begin(slot & 7, now);
             }
         } else if bytes <= threshold.xon && self.stopped & bit != 0 {
             self.go(slot & 7, now);
@@ -123,16 +120,9 @@ impl PauseSender {
         self.silenced &= !bit;
         self.warned &= !bit;
         if !silent {
-            self.end(slot, now);
+            self.tally.end(slot, now);
             self.owed |= bit;
         }
-    }
-
-    /// A pause of ours ends.
-    fn end(&mut self, slot: usize, at: Nanos) {
-        let counts = &mut self.counts[slot];
-        counts.duration = counts.duration + at.saturating_sub(self.since[slot]);
-        counts.transitions += 1;
     }
 
     /// A frame that is to be sent now, in front of all others. Ask until there is none.
@@ -162,7 +152,7 @@ impl PauseSender {
     fn frame(&mut self, told: PriorityMask) -> PauseFrame {
         let holding = told & self.stopped & !self.silenced;
         for p in each(told) {
-            self.counts[p].frames += 1;
+            self.tally.frame(p);
         }
         let time = |p: usize| match holding >> p & 1 {
             1 => self.quanta,
@@ -185,15 +175,15 @@ impl PauseSender {
         }
         for p in each(self.stopped & !self.silenced) {
             let bit = 1 << p;
-            if self.warned & bit == 0 && now >= self.since[p] + warning(limit) {
+            if self.warned & bit == 0 && now >= self.tally.since(p) + warning(limit) {
                 self.warned |= bit;
                 self.storm_warnings += 1;
             }
-            if now >= self.since[p] + limit {
+            if now >= self.tally.since(p) + limit {
                 self.silenced |= bit;
                 self.owed |= bit;
                 self.storm_errors += 1;
-                self.end(p, now);
+                self.tally.end(p, now);
             }
         }
     }
@@ -210,7 +200,7 @@ impl PauseSender {
         let limit = self.watchdog.tx_limit;
         let watched = each(holding).filter(|_| limit > Nanos::ZERO).map(|p| {
             let warned = self.warned >> p & 1 == 1;
-            self.since[p] + if warned { limit } else { warning(limit) }
+            self.tally.since(p) + if warned { limit } else { warning(limit) }
         });
         watched.chain([self.refresh_at]).min()
     }
@@ -228,28 +218,18 @@ impl PauseSender {
 
     /// What was counted for a priority (0 to 7) with PFC, up to `now`; nothing with 802.3x.
     pub fn counts(&self, priority: usize, now: Nanos) -> PauseCounts {
-        match self.mode {
-            PauseMode::Global => PauseCounts::default(),
-            _ => self.live(priority, now),
-        }
+        self.tally
+            .of_priority(self.mode, priority, |p| self.under_way(p, now))
     }
 
     /// What was counted with 802.3x, up to `now`.
     pub fn global_counts(&self, now: Nanos) -> PauseCounts {
-        match self.mode {
-            PauseMode::Global => self.live(0, now),
-            _ => PauseCounts::default(),
-        }
+        self.tally
+            .of_all(self.mode, |slot| self.under_way(slot, now))
     }
 
-    fn live(&self, slot: usize, now: Nanos) -> PauseCounts {
-        let Some(&(mut counts)) = self.counts.get(slot) else {
-            return PauseCounts::default();
-        };
-        if self.stopped() >> slot & 1 == 1 {
-            counts.duration = counts.duration + now.saturating_sub(self.since[slot]);
-        }
-        counts
+    fn under_way(&self, slot: usize, now: Nanos) -> Option<Nanos> {
+        (self.stopped() >> slot & 1 == 1).then_some(now)
     }
 
     /// Pauses that had lasted for [`Watchdog::WARNING_PERCENT`] of the limit, and those that reached it.
