@@ -3,12 +3,11 @@
 mod support;
 
 use std::fs;
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use support::daemon::{Daemon, PAIR};
 use support::installed::{Installed, NOBODY, STRANGER, own_by};
-use support::pair::{End, Pair};
+use support::pair::{End, Pair, rows};
 use support::process::{Ended, Process};
 use support::{PATIENCE, alone, free_port, listening, wait_for};
 
@@ -243,7 +242,6 @@ fn a_fixed_rate_is_not_exceeded() {
         device,
     };
     let options = ["-F", "-s", "65536", "-n", "200"];
-    let begin = Instant::now();
     let run = Pair::run(
         end("roce0"),
         end("roce1"),
@@ -252,8 +250,9 @@ fn a_fixed_rate_is_not_exceeded() {
         PATIENCE,
     );
     assert!(run.ok(), "{}{}", run.report(), daemon.log());
-    let least = Duration::from_secs_f64(200.0 * 65536.0 * 8.0 / 100e6);
-    assert!(begin.elapsed() >= least, "{:?}", begin.elapsed());
+    // The average, in 2^20 bytes. How much slower is up to the machine; a burst of 64 KiB may come first, of 13 MB.
+    let rate = rows(&run.client.stdout)[0][3] * f64::from(8 << 20);
+    assert!(rate > 0.0 && rate < 1.02 * 100e6, "{}", run.report());
 }
 
 #[test]

@@ -39,7 +39,7 @@ A key of --set and --sweep is the path of a key in the file: nic.window, flow.0.
 flow.NAME.bytes. Bands ([[expect]]) belong to the file's own values: with --set or --sweep they are not checked unless
 --check asks for it. Exit status: 0 all bands held (or none was checked), 1 not so, 2 wrong usage.
 
-docs/simulator.md has all keys, generators and metrics.";
+docs/simulator.md has all keys and generators; `--metrics` lists what can be measured.";
 
 /// Simulate a network of NICs: congestion, flow control, loss, in virtual time
 #[derive(Debug, Parser)]

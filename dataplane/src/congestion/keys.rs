@@ -127,19 +127,6 @@ pub fn written(param: &Param, value: u64) -> String {
     }
 }
 
-fn written_rate(rate: Rate) -> String {
-    let units = [
-        (1_000_000_000, "Gb/s"),
-        (1_000_000, "Mb/s"),
-        (1_000, "kb/s"),
-    ];
-    let fits = |(size, _): &(u64, &str)| rate.0 > 0 && rate.0 % size == 0;
-    match units.into_iter().find(fits) {
-        Some((size, unit)) => format!("{}{unit}", rate.0 / size),
-        None => format!("{}b/s", rate.0),
-    }
-}
-
 /// All keys with their values.
 pub fn values(settings: &Settings) -> Vec<Value> {
     let config = &settings.congestion;
@@ -152,7 +139,7 @@ pub fn values(settings: &Settings) -> Vec<Value> {
     };
     let fixed = match config.fixed_rate {
         Rate(0) => "line".into(),
-        rate => written_rate(rate),
+        rate => units::written_rate(rate.0),
     };
     let rates = || "1kb/s to 1Tb/s".to_string();
     let mut all = vec![
@@ -170,7 +157,7 @@ pub fn values(settings: &Settings) -> Vec<Value> {
         ),
         word(
             "line_rate",
-            written_rate(config.line_rate),
+            units::written_rate(config.line_rate.0),
             rates(),
             "The port's rate: where every queue pair starts, and what none exceeds.",
         ),

@@ -91,7 +91,7 @@ const KEYS: [Key; 13] = [
     Key {
         name: "xoff_bytes",
         range: "auto, or bytes",
-        doc: "Bytes of a priority above which the other end is to stop; auto: its part without the headroom.",
+        doc: "Bytes of a priority above which the other end is to stop; auto: its part without the headroom and one frame.",
         get: |s| or_auto(s.xoff_bytes),
         set: |s, text| auto(text).map(|bytes| s.xoff_bytes = bytes),
     },

@@ -1,10 +1,8 @@
 //! What a switch reads of a frame: where it goes, which flow it belongs to, whether it may be marked. Any bytes will do.
 
 use roceline_engine::congestion::priority::PriorityMap;
-use roceline_engine::wire::{ethernet, pause};
+use roceline_engine::wire::{LINK_OVERHEAD, ethernet, pause};
 
-/// What an Ethernet link carries besides the frame as we hold it: FCS, preamble and gap (IEEE 802.3).
-const AROUND: u32 = 24;
 /// The shortest frame with all of that.
 const SHORTEST: u32 = 84;
 
@@ -38,7 +36,7 @@ pub(super) fn mac_number(mac: &[u8; 6]) -> u64 {
 /// Bytes of link time of a frame of `len` bytes.
 #[inline]
 pub(super) fn link_bytes(len: usize) -> u32 {
-    (len as u32).saturating_add(AROUND).max(SHORTEST)
+    (len as u32).saturating_add(LINK_OVERHEAD).max(SHORTEST)
 }
 
 /// Reads a frame.

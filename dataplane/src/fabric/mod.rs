@@ -349,14 +349,11 @@ impl Fabric {
                         None => self.everybody(place, mbuf, &seen, at),
                         Some(dst) => {
                             let info = info(&mbuf, &seen, dst as u32);
-                            if let Some(to) = self.switches[switch].route(info.dst, info.flow_hash)
-                            {
-                                self.note_depth(switch, to, seen.priority);
-                            }
-                            let now = Nanos(at / 1_000);
-                            let kept = self.switches[switch].receive(number, &info, mbuf, now);
-                            if let Ok(to) = kept {
-                                self.wants_turn(switch, to, at);
+                            match self.switches[switch].route(info.dst, info.flow_hash) {
+                                Some(to) if to != number => {
+                                    self.take_in(place, to, &info, mbuf, at)
+                                }
+                                _ => self.switches[switch].refuse(number, &info),
                             }
                         }
                     },
@@ -387,19 +384,22 @@ impl Fabric {
                 self.ports[place].no_mbuf += 1;
                 continue;
             };
-            let now = Nanos(at / 1_000);
-            let kept = self.switches[switch].receive_for(number, to, &info, copy, now);
-            if kept.is_ok() {
-                self.wants_turn(switch, to, at);
-            }
+            self.take_in(place, to, &info, copy, at);
         }
     }
 
-    fn note_depth(&mut self, switch: usize, to: u16, priority: u8) {
-        let depth = self.switches[switch].depth(to, priority);
+    /// A frame that came at a place is to leave at port `to` of the same switch.
+    fn take_in(&mut self, place: usize, to: u16, info: &FrameInfo, mbuf: Mbuf, at: u64) {
+        let (switch, number) = (self.ports[place].switch, self.ports[place].number);
+        let depth = self.switches[switch].depth(to, info.priority);
         self.ports[self.at[switch][usize::from(to)]]
             .depths
-            .note(priority, depth);
+            .note(info.priority, depth);
+        let now = Nanos(at / 1_000);
+        let kept = self.switches[switch].receive_for(number, to, info, mbuf, now);
+        if kept.is_ok() {
+            self.wants_turn(switch, to, at);
+        }
     }
 
     /// A port has something to send.

@@ -197,6 +197,20 @@ pub fn rate(text: &str) -> Result<u64, Problem> {
     }
 }
 
+/// A rate with the largest unit of which it is a whole number, as [`rate`] reads it.
+pub fn written_rate(rate: u64) -> String {
+    let units = [
+        (1_000_000_000, "Gb/s"),
+        (1_000_000, "Mb/s"),
+        (1_000, "kb/s"),
+    ];
+    let fits = |(size, _): &(u64, &str)| rate > 0 && rate % size == 0;
+    match units.into_iter().find(fits) {
+        Some((size, unit)) => format!("{}{unit}", rate / size),
+        None => format!("{rate}b/s"),
+    }
+}
+
 /// A rate for people: three digits at least, `9.35Gb/s`.
 pub fn rounded_rate(rate: u64) -> String {
     let units = [

@@ -65,11 +65,7 @@ impl Senders {
 
 /// Where a sender is noted: addresses differ in their last bytes, or in their prefixes.
 fn place(gid: Gid) -> usize {
-    let bits = gid.0.chunks_exact(4).fold(0, |mixed: u32, bytes| {
-        let word = bytes.iter().fold(0, |word, &b| word << 8 | u32::from(b));
-        (mixed ^ word).wrapping_mul(0x9e37_79b1).rotate_left(15)
-    });
-    (bits >> 5) as usize & (SENDERS - 1)
+    (gid.mix(0) >> 5) as usize & (SENDERS - 1)
 }
 
 /// Builds a CNP and queues it for the port.

@@ -325,7 +325,8 @@ pub fn doorbells(nic: &mut Nic, shared: &mut Shared, key: ContextKey, budget: us
 
 /// Fires timers and goes on with flushes.
 pub fn timers(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
-    let due = nic.engine.next_deadline().is_some_and(|t| t <= now);
+    // What is paced leaves in `transmit`.
+    let due = nic.engine.next_timer().is_some_and(|t| t <= now);
     let scan = nic.engine.has_errored_qps() && now >= nic.errored_scan;
     if !(due || scan || nic.more_due || !shared.failed_cqs.is_empty()) {
         return 0;

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use roceline_engine::Nanos;
+use roceline_engine::wire::{LINK_OVERHEAD, aeth, bth, ethernet, icrc, ipv4, reth, udp};
 
 use super::Scenario;
 use super::outcome::Outcome;
@@ -51,11 +52,12 @@ pub struct SizeBin {
 }
 
 /// Bytes around the payload of a packet: Ethernet with FCS, preamble and gap, IPv4, UDP, BTH, ICRC.
-const AROUND: u64 = 14 + 24 + 20 + 8 + 12 + 4;
+const AROUND: u64 =
+    LINK_OVERHEAD as u64 + (ethernet::LEN + ipv4::LEN + udp::LEN + bth::LEN + icrc::LEN) as u64;
 /// RETH of a message's first packet.
-const RETH: u64 = 16;
+const RETH: u64 = reth::LEN as u64;
 /// AETH of an ACK.
-const AETH: u64 = 4;
+const AETH: u64 = aeth::LEN as u64;
 
 /// What a transfer takes alone on its way: the first bit leaves at once, packets follow each other on the slowest link, each switch
 /// sends a packet on when it has all of it, so that each other link adds the time of the longest packet, and the ACK comes back.

@@ -38,14 +38,17 @@ impl Switches {
             section.value("kmin", threshold)?,
             section.value("kmax", threshold)?,
         );
-        let pmax = section.or("pmax", 0.2, units::fraction(0.0, 1.0))?;
+        let pmax = section.value("pmax", units::fraction(0.0, 1.0))?;
         let red = match (kmin, kmax) {
             (Some(kmin), Some(kmax)) if kmin <= kmax => Some(Red {
                 kmin,
                 kmax,
-                pmax: Probability::ratio((pmax * 1e6).round() as u32, 1_000_000),
+                pmax: Probability::ratio((pmax.unwrap_or(0.2) * 1e6).round() as u32, 1_000_000),
             }),
             (Some(_), Some(_)) => return Err(section.bad("kmin", "must not be above `kmax`")),
+            (None, None) if pmax.is_some() => {
+                return Err(section.bad("pmax", "needs `kmin` and `kmax` beside it"));
+            }
             (None, None) => None,
             _ => return Err(section.whole("`kmin` and `kmax` belong together: give both")),
         };
@@ -110,6 +113,7 @@ mod tests {
         for (text, says) in [
             ("lossless = [8]", "from 0 to 7"),
             ("kmin = '5KB'", "belong together"),
+            ("pmax = '1%'", "needs `kmin` and `kmax`"),
             ("kmin = '5KB'\nkmax = '1KB'", "above `kmax`"),
             ("alpha = 0", "must be a number"),
             ("ecn = true", "unknown key `ecn`"),

@@ -1,6 +1,6 @@
 //! The network of a scenario: which nodes there are and how far they are from one another.
 //!
-//! Nodes are numbered from 0, switch by switch in the order of the picture in `docs/simulator.md`.
+//! Nodes are numbered from 0, switch by switch.
 
 use roceline_engine::Nanos;
 

@@ -4,14 +4,14 @@ use std::net::Ipv4Addr;
 
 use roceline_engine::fabric::impair::{Direction, PacketView, PathView};
 use roceline_engine::wire::pause::PauseFrame;
-use roceline_engine::wire::{ExtHeaders, Gid, Opcode, Packet, Psn, bth, ethernet, icrc, ipv4, udp};
+use roceline_engine::wire::{
+    ExtHeaders, Gid, LINK_OVERHEAD, Opcode, Packet, Psn, bth, ethernet, icrc, ipv4, udp,
+};
 use roceline_engine::{NO_AH, Payload, Side, TxDesc};
 use slab::Slab;
 
 use super::NodeId;
 
-/// What a frame takes on an Ethernet beside its own bytes: FCS, preamble and inter-packet gap (IEEE 802.3).
-pub const WIRE_OVERHEAD: u32 = 24;
 /// The shortest frame, without FCS.
 pub(super) const SHORTEST: u32 = 60;
 /// Ethernet, IPv4, UDP and BTH.
@@ -58,7 +58,7 @@ impl Frame {
 
     /// Bytes of link time that it takes.
     pub fn wire_bytes(&self) -> u32 {
-        self.bytes() + WIRE_OVERHEAD
+        self.bytes() + LINK_OVERHEAD
     }
 
     /// Whether the IP header says that congestion was met.
@@ -184,7 +184,7 @@ impl Frames {
     /// Bytes of link time.
     pub fn wire_bytes(&self, id: FrameId) -> u32 {
         match Frames::is_pause(id) {
-            true => SHORTEST + WIRE_OVERHEAD,
+            true => SHORTEST + LINK_OVERHEAD,
             false => self.roce(id).wire_bytes(),
         }
     }

@@ -383,11 +383,16 @@ impl Engine {
     /// its time; zero if `advance` has now.
     #[inline]
     pub fn next_deadline(&self) -> Option<Nanos> {
+        earlier(self.next_timer(), self.reaction.next_deadline())
+    }
+
+    /// As [`Engine::next_deadline`], without what [`Engine::tx`] sees to as well: packets that wait for their time.
+    #[inline]
+    pub fn next_timer(&self) -> Option<Nanos> {
         if !self.lists.work.is_empty() {
             return Some(Nanos::ZERO);
         }
-        let paced = earlier(self.timers.next_deadline(), self.reaction.next_deadline());
-        earlier(paced, self.next_cnp())
+        earlier(self.timers.next_deadline(), self.next_cnp())
     }
 
     /// QPs in ERR whose receive queues must be looked at from time to time (receives have no doorbell).

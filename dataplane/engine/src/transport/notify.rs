@@ -123,12 +123,7 @@ impl Notifier {
 
 /// Where a source is noted.
 fn place_of(source: Gid, qpn: u32) -> usize {
-    let words = source.0.chunks_exact(4);
-    let word = |bytes: &[u8]| bytes.iter().fold(0, |word, &b| word << 8 | u32::from(b));
-    let mixed = words.map(word).fold(qpn, |mixed, word| {
-        (mixed ^ word).wrapping_mul(0x9e37_79b1).rotate_left(15)
-    });
-    (mixed >> 8) as usize & (PLACES - 1)
+    (source.mix(qpn) >> 8) as usize & (PLACES - 1)
 }
 
 /// A CNP of a QP. Whoever builds it sets what [`NpParams`] says of it.

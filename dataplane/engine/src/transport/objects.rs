@@ -59,6 +59,7 @@ impl Engine {
         self.lists.grow(self.qps.slots());
         if let Some(qp) = self.qps.get_mut(id) {
             qp.req.set_profile(self.retransmission);
+            qp.priority = qp.priority_by(&self.priorities);
             self.lists.ready.set_priority(qp.slot, qp.priority);
             self.reaction.start(qp);
             // A datagram has no path of its own that could limit it.
@@ -91,6 +92,8 @@ impl Engine {
             QpState::Reset => {
                 qp.req.quiet(env.timers, qp.slot);
                 qp.reset();
+                qp.priority = qp.priority_by(&self.priorities);
+                env.lists.ready.set_priority(qp.slot, qp.priority);
                 env.reaction.start(qp);
                 return Ok(());
             }
@@ -103,10 +106,7 @@ impl Engine {
         state::apply(&mut qp.cold.attr, attr, mask);
         qp.take_attributes();
         if mask & mask::AV != 0 {
-            qp.priority = self.priorities.of_ip(
-                qp.cold.attr.path.traffic_class >> 2,
-                Some(qp.cold.attr.path.sl),
-            );
+            qp.priority = qp.priority_by(&self.priorities);
             env.lists.ready.set_priority(qp.slot, qp.priority);
             env.reaction.configure(qp, now);
         }

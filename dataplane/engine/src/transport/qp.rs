@@ -4,6 +4,7 @@ use super::env::Env;
 use super::journal::{Cause, Journal};
 use super::requester::Requester;
 use super::responder::Responder;
+use crate::congestion::priority::PriorityMap;
 use crate::counters::Counters;
 use crate::memory::Access;
 use crate::time::Nanos;
@@ -110,6 +111,12 @@ impl Qp {
                 journal: Journal::new(),
             }),
         }
+    }
+
+    /// The priority that the map gives to packets on its path.
+    pub fn priority_by(&self, map: &PriorityMap) -> u8 {
+        let path = &self.cold.attr.path;
+        map.of_ip(path.traffic_class >> 2, Some(path.sl))
     }
 
     /// Bytes of a full packet.

@@ -97,10 +97,7 @@ impl Engine {
     pub fn set_priority_map(&mut self, map: PriorityMap, now: Nanos) {
         self.priorities = map;
         for qp in self.qps.iter_mut() {
-            qp.priority = map.of_ip(
-                qp.cold.attr.path.traffic_class >> 2,
-                Some(qp.cold.attr.path.sl),
-            );
+            qp.priority = qp.priority_by(&map);
             self.lists.ready.set_priority(qp.slot, qp.priority);
             self.reaction.configure(qp, now);
         }

@@ -22,6 +22,13 @@ impl Gid {
             None => IpAddr::V6(v6),
         }
     }
+    /// Its bytes mixed with `seed` into a number whose bits 5 and up tell addresses apart, for tables with a place for each of many.
+    pub fn mix(self, seed: u32) -> u32 {
+        self.0.chunks_exact(4).fold(seed, |mixed, bytes| {
+            let word = bytes.iter().fold(0, |word, &b| word << 8 | u32::from(b));
+            (mixed ^ word).wrapping_mul(0x9e37_79b1).rotate_left(15)
+        })
+    }
     /// The IPv4 address, if it is one.
     pub fn ipv4(self) -> Option<Ipv4Addr> {
         Ipv6Addr::from(self.0).to_ipv4_mapped()

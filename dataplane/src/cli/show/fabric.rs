@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use crate::cli::table::Table;
 use crate::fabric::depths::quantile;
 use crate::fabric::report::FabricReport;
-use crate::impair::units::written_bytes;
+use crate::impair::units::{written_bytes, written_rate};
 
 /// Writes what the switches have done so far.
 pub(super) fn write(out: &mut impl Write, report: &FabricReport) -> io::Result<()> {
@@ -95,18 +95,6 @@ pub(super) fn write(out: &mut impl Write, report: &FabricReport) -> io::Result<(
     Ok(())
 }
 
-fn written_rate(rate: u64) -> String {
-    let units = [
-        ("Gb/s", 1_000_000_000),
-        ("Mb/s", 1_000_000),
-        ("kb/s", 1_000),
-    ];
-    let unit = units.iter().find(|(_, size)| rate % size == 0 && rate > 0);
-    unit.map_or(format!("{rate} b/s"), |(name, size)| {
-        format!("{} {name}", rate / size)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,7 +134,7 @@ mod tests {
         write(&mut out, &report).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert!(
-            text.starts_with("switch tor: links 2500 Mb/s, 500 ns, marks from"),
+            text.starts_with("switch tor: links 2500Mb/s, 500 ns, marks from"),
             "{text}"
         );
         assert!(text.contains("0 roce0") && text.contains("65535"), "{text}");

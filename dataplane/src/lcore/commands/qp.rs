@@ -153,12 +153,13 @@ pub(super) fn modify_qp(
     let Ok((current, _)) = nic.engine.query_qp(id) else {
         return Ok(Reply::Done);
     };
-    let headers = nic.headers(id, &current.path, current.dest_qpn);
+    let routed = attr_mask & (mask::AV | mask::DEST_QPN) != 0;
+    let headers = routed.then(|| nic.headers(id, &current.path, current.dest_qpn));
     let Some(qp) = nic.qps.get_mut(id) else {
         return Ok(Reply::Done);
     };
-    if attr_mask & (mask::AV | mask::DEST_QPN) != 0 {
-        qp.template = Some(headers);
+    if headers.is_some() {
+        qp.template = headers;
     }
     if changes && current.state == QpState::Reset {
         qp.sq.reset();

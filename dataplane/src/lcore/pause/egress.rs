@@ -160,6 +160,10 @@ impl NicPause {
     /// Counts packets that are offered to the port for the first time.
     #[inline]
     pub fn count_sent<'a>(&mut self, mbufs: impl Iterator<Item = &'a Mbuf>) {
+        if !self.settings.is_on() {
+            // As for what is received.
+            return;
+        }
         for mbuf in mbufs {
             let traffic = &mut self.traffic[self.priority(mbuf)];
             traffic.tx_packets += 1;

@@ -75,6 +75,9 @@ impl NicPause {
 
     /// Whether a lossless priority has no room left.
     fn is_full(&self) -> bool {
+        if self.waiting == 0 {
+            return false;
+        }
         let many = self.waiting >= QUEUE_LIMIT;
         (0..PRIORITIES).any(|p| (many || self.occupancy(p) > self.share) && self.is_lossless(p))
     }
@@ -108,7 +111,8 @@ impl NicPause {
         let cost = len.max(self.cell);
         if !self.is_lossless(p) {
             let fits = self.occupancy(p) + cost <= self.share && self.waiting < QUEUE_LIMIT;
-            if !fits || self.lossy_waiting() >= LOSSY_LIMIT {
+            let many = self.waiting >= LOSSY_LIMIT && self.lossy_waiting() >= LOSSY_LIMIT;
+            if !fits || many {
                 self.traffic[p].rx_discards += 1;
                 return;
             }

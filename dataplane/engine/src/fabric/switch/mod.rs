@@ -224,14 +224,22 @@ impl<F> Switch<F> {
         match self.route(info.dst, info.flow_hash) {
             Some(to) if to != port => self.receive_for(port, to, info, frame, now).map(|()| to),
             _ => {
-                let at = of(port.into(), usize::from(info.priority & 7));
-                let counters = &mut self.ingress[at].counters;
-                counters.rx_frames += 1;
-                counters.rx_bytes += u64::from(info.bytes);
-                counters.unroutable += 1;
+                self.refuse(port, info);
                 Err((frame, DropReason::NoRoute))
             }
         }
+    }
+
+    /// Counts a frame that arrived at `port` and has no way on: none is known, or it is the way back.
+    ///
+    /// # Panics
+    /// If there is no such port.
+    pub fn refuse(&mut self, port: u16, info: &FrameInfo) {
+        let at = of(port.into(), usize::from(info.priority & 7));
+        let counters = &mut self.ingress[at].counters;
+        counters.rx_frames += 1;
+        counters.rx_bytes += u64::from(info.bytes);
+        counters.unroutable += 1;
     }
 
     /// As [`Switch::receive`], for a frame that is to leave at port `to` whatever the routes say: one of the copies of a

@@ -41,6 +41,7 @@ fn a_program_of_many_qps_gets_no_more_turns_than_one_of_a_single_qp() {
     }
     // The window of one QP is 64 packets: it can use its half of 128, but for a turn of 16 KiB that has begun.
     assert!(sent[1] <= 64 && sent[1] >= 64 - 16, "{sent:?}");
+    assert_eq!(sent[0] + sent[1], 4 * 32, "nothing is left unused");
 }
 
 #[test]
@@ -132,4 +133,24 @@ fn a_queue_pair_of_large_packets_gets_no_more_of_the_link_than_one_of_small_ones
     }
     let [large, small] = bytes.map(i64::from);
     assert!((large - small).abs() <= (16 << 10) + 1106, "{bytes:?}");
+}
+
+#[test]
+fn a_new_qp_and_one_in_reset_have_the_priority_of_the_map() {
+    use roceline_engine::congestion::priority::{PriorityMap, Trust};
+
+    let mut attr = default_attr();
+    attr.path.traffic_class = 26 << 2;
+    let mut b = Bench::with_attr(attr);
+    let (id, now) = (b.ids[0], b.w.now);
+    let engine = &mut b.node(0).engine;
+    assert_eq!(engine.priority(id), Some(3));
+    let mut map = PriorityMap::new(Trust::Dscp);
+    map.set_dscp(0, 5);
+    engine.set_priority_map(map, now);
+    // A UD QP may get no address vector ever.
+    let made = engine.create_qp(&default_init()).expect("room");
+    assert_eq!(engine.priority(made), Some(5));
+    b.node(0).enter(id, QpState::Reset, now);
+    assert_eq!(b.node(0).engine.priority(id), Some(5));
 }
