@@ -184,7 +184,8 @@ fn overflow(pair: &mut Pair) {
     assert_eq!(allocated, 0);
 }
 
-/// Rules of all kinds that lose nothing for good, at every place of both NICs.
+/// Rules of all kinds that lose nothing for good, at every place of both NICs. What is sent again is what the last rule looks at
+/// next, so its bursts are short: with one in two lost, seven retries were too few once in ten runs.
 fn impair(pair: &mut Pair) {
     let rules = [
         "duplicate = 2\nprobability = '5%'",
@@ -193,7 +194,7 @@ fn impair(pair: &mut Pair) {
         "corrupt = 'payload.bit'\nprobability = '1%'",
         "mark_ce = true\nmessage = '1..1000'",
         "rate = '10Gb/s'",
-        "drop = true\nburst = 'p=1%,r=50%'\npsn_modulo = 50",
+        "drop = true\nburst = 'p=1%,r=95%'\npsn_modulo = 50",
     ];
     for nic in 0..2 {
         for point in [Point::Tx, Point::Link, Point::Rx] {
