@@ -133,6 +133,24 @@ impl Default for TxDesc {
     }
 }
 
+/// Appends to one of [`Outputs`]'s arrays, which have room: whoever writes to them has made sure of it.
+#[inline(always)]
+pub(crate) fn put<T: Copy>(array: &mut Vec<T>, value: T) {
+    // Where `push` may have to grow the value is built elsewhere and copied; so that is kept out of the way.
+    let Some(place) = array.spare_capacity_mut().first_mut() else {
+        return grow(array, &value);
+    };
+    place.write(value);
+    // SAFETY: there was room for one more, and it was written.
+    unsafe { array.set_len(array.len() + 1) };
+}
+
+#[cold]
+#[inline(never)]
+fn grow<T: Copy>(array: &mut Vec<T>, value: &T) {
+    array.push(*value);
+}
+
 /// What is to be done to the memory of a [`Place`]. Operands are taken from the packet, so that a `Place` stays small.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlaceKind {

@@ -1,10 +1,15 @@
 //! Two engines joined directly: no link, no memory, no bytes. What is left is the cost of the engine.
+//!
+//! Both ends make their QPs in the same order from the same seed, so the two QPs of a connection have the same number.
+#![allow(dead_code)] // no user needs all of it
 
 use roceline_engine::congestion::CongestionConfig;
 use roceline_engine::memory::{Access, MrAttr, WindowType};
 use roceline_engine::verbs::*;
 use roceline_engine::wire::{Gid, Packet, Psn};
-use roceline_engine::{AckPolicy, Engine, EngineConfig, Nanos, Outcome, Outputs, Retransmission};
+use roceline_engine::{
+    AckPolicy, Engine, EngineConfig, Nanos, Outcome, Outputs, PlaceKind, Retransmission,
+};
 
 const BASE: u64 = 1 << 32;
 
@@ -21,10 +26,24 @@ impl RecvQueues for Endless {
     }
 }
 
+/// What a pair is to be like.
+#[derive(Clone, Copy)]
+pub struct Setup {
+    pub qp_type: QpType,
+    pub mtu: Mtu,
+    pub ack_policy: AckPolicy,
+    /// Connections.
+    pub qps: u32,
+    /// Requests that each QP may have open.
+    pub send_wr: u32,
+}
+
 /// One end.
 pub struct End {
     pub engine: Engine,
+    /// The first of its QPs.
     pub qp: QpId,
+    pub qps: Vec<QpId>,
     pub key: u32,
     pub out: Outputs,
     pub queues: Endless,
@@ -50,10 +69,23 @@ impl Ideal {
 
     /// A connected pair of RC or UC.
     pub fn of(qp_type: QpType, mtu: Mtu, ack_policy: AckPolicy) -> Ideal {
-        let mut ends = [1, 2].map(|n| End::new(n, qp_type, ack_policy));
+        Ideal::with(&Setup {
+            qp_type,
+            mtu,
+            ack_policy,
+            qps: 1,
+            send_wr: 256,
+        })
+    }
+
+    /// As many connected pairs as the setup says.
+    pub fn with(setup: &Setup) -> Ideal {
+        let qp_type = setup.qp_type;
+        let mut ends = [1, 2].map(|n| End::new(n, setup));
+        assert_eq!(ends[0].qps, ends[1].qps);
         for n in 0..2 {
-            let (peer, dgid) = (ends[1 - n].qp.0, ends[1 - n].gid);
-            ends[n].connect(peer, dgid, mtu);
+            let dgid = ends[1 - n].gid;
+            ends[n].connect(dgid, setup.mtu);
         }
         let wire = [Vec::with_capacity(1024), Vec::with_capacity(1024)];
         Ideal {
@@ -68,6 +100,12 @@ impl Ideal {
     /// Posts a request at the first end, if there is room.
     #[inline]
     pub fn post(&mut self, op: WrOpcode, len: u32) -> bool {
+        self.post_on(0, op, len)
+    }
+
+    /// The same on a QP of any number.
+    #[inline]
+    pub fn post_on(&mut self, qp: usize, op: WrOpcode, len: u32) -> bool {
         let rkey = self.ends[1].key;
         let end = &mut self.ends[0];
         let wr = SendWr {
@@ -86,18 +124,16 @@ impl Ideal {
             length: len,
             lkey: end.key,
         };
-        end.engine.post_send(end.qp, &wr, &[sge]).is_ok()
+        end.engine.post_send(end.qps[qp], &wr, &[sge]).is_ok()
     }
 
     /// Makes a window of type 1 at the first end; its key.
-    #[allow(dead_code)] // not every user binds
     pub fn window(&mut self) -> u32 {
         let made = self.ends[0].engine.alloc_window(1, WindowType::One);
         made.expect("an empty table").rkey
     }
 
     /// Posts a request that binds it to a page, if there is room; its new key.
-    #[allow(dead_code)]
     pub fn bind(&mut self, window: u32) -> Option<u32> {
         let end = &mut self.ends[0];
         let key = window & !0xff | (window.wrapping_add(1) & 0xff);
@@ -114,12 +150,18 @@ impl Ideal {
         end.engine.post_send(end.qp, &wr, &[]).ok().map(|()| key)
     }
 
+    /// Lets an end emit up to `budget` packets; true if there is more. [`Ideal::collect`] must follow.
+    #[inline]
+    pub fn emit(&mut self, n: usize, budget: usize) -> bool {
+        let end = &mut self.ends[n];
+        end.engine.tx(budget, self.now, &mut end.out)
+    }
+
     /// Lets an end emit up to `budget` packets; true if there is more.
     #[inline]
     pub fn tx(&mut self, n: usize, budget: usize) -> bool {
-        let end = &mut self.ends[n];
-        let more = end.engine.tx(budget, self.now, &mut end.out);
-        let emitted = end.out.tx.len();
+        let more = self.emit(n, budget);
+        let emitted = self.ends[n].out.tx.len();
         self.collect(n);
         // All payload is there at once.
         for _ in 0..emitted * usize::from(self.unreliable) {
@@ -153,6 +195,25 @@ impl Ideal {
         self.wire[n] = packets;
     }
 
+    /// Gives an end one burst, as a poll loop does: all packets, then what came of their placements, then the end of the
+    /// burst. [`Ideal::collect`] must follow.
+    #[inline]
+    pub fn burst(&mut self, n: usize, packets: &[Packet], prefetch: bool) {
+        let (now, end) = (self.now, &mut self.ends[n]);
+        let (engine, queues, out) = (&mut end.engine, &mut end.queues, &mut end.out);
+        if prefetch {
+            packets.iter().for_each(|packet| engine.prefetch_rx(packet));
+            let behind = |packet| engine.prefetch_rx_behind(packet);
+            packets.iter().for_each(behind);
+        }
+        for (tag, packet) in (0..).zip(packets) {
+            engine.rx(packet, tag, now, queues, out);
+        }
+        self.place(n);
+        let end = &mut self.ends[n];
+        end.engine.rx_end(now, &mut end.out);
+    }
+
     /// All placements are done at once.
     #[inline]
     fn place(&mut self, n: usize) {
@@ -160,9 +221,13 @@ impl Ideal {
         let mut i = 0;
         while i < end.out.place.len() {
             let p = end.out.place[i];
+            let outcome = match p.kind {
+                PlaceKind::Atomic => Outcome::Value(0),
+                _ => Outcome::Done,
+            };
             let (queues, out) = (&mut end.queues, &mut end.out);
             end.engine
-                .placed(p.qp, p.epoch, p.side, Outcome::Done, self.now, queues, out);
+                .placed(p.qp, p.epoch, p.side, outcome, self.now, queues, out);
             i += 1;
         }
         end.out.place.clear();
@@ -170,9 +235,8 @@ impl Ideal {
 
     /// Descriptors become packets on their way to the other end; completions are counted.
     #[inline]
-    fn collect(&mut self, n: usize) {
+    pub fn collect(&mut self, n: usize) {
         let (src, dst) = (self.ends[n].gid, self.ends[1 - n].gid);
-        let dest_qpn = self.ends[1 - n].qp.0;
         let out = &mut self.ends[n].out;
         for d in &out.tx {
             self.wire[1 - n].push(Packet {
@@ -184,7 +248,7 @@ impl Ideal {
                 becn: false,
                 ce: false,
                 pkey: 0xffff,
-                dest_qpn,
+                dest_qpn: d.qp.0,
                 psn: d.psn,
                 ext: d.ext,
                 payload_len: d.len,
@@ -207,12 +271,12 @@ impl Ideal {
 }
 
 impl End {
-    fn new(number: u8, qp_type: QpType, ack_policy: AckPolicy) -> End {
+    fn new(number: u8, setup: &Setup) -> End {
         let mut engine = Engine::new(EngineConfig {
-            max_qps: 64,
+            max_qps: setup.qps.max(64),
             max_mrs: 64,
             window: 256,
-            ack_policy,
+            ack_policy: setup.ack_policy,
             retransmission: Retransmission::Spec,
             owner: 0,
             owner_bits: 0,
@@ -228,18 +292,19 @@ impl End {
         };
         let key = engine.register(attr).expect("an empty table").lkey;
         let init = QpInit {
-            qp_type,
+            qp_type: setup.qp_type,
             pd: 1,
             send_cq: 1,
             recv_cq: 2,
             sq_sig_all: true,
-            max_send_wr: 256,
+            max_send_wr: setup.send_wr,
             max_send_sge: 4,
             max_recv_sge: 4,
             max_inline: 64,
             srq: None,
         };
-        let qp = engine.create_qp(&init).expect("an empty table");
+        let make = |_| engine.create_qp(&init).expect("an empty table");
+        let qps: Vec<QpId> = (0..setup.qps).map(make).collect();
         let mut wr = RecvWr {
             num_sge: 1,
             ..RecvWr::empty()
@@ -252,7 +317,8 @@ impl End {
         let gid = Gid::from_ip([10, 0, 0, number].into());
         End {
             engine,
-            qp,
+            qp: qps[0],
+            qps,
             key,
             out: Outputs::new(),
             queues: Endless(wr),
@@ -260,7 +326,7 @@ impl End {
         }
     }
 
-    fn connect(&mut self, peer: u32, dgid: Gid, mtu: Mtu) {
+    fn connect(&mut self, dgid: Gid, mtu: Mtu) {
         let mut attr = QpAttr {
             access: Access(0xe | Access::FLUSH_GLOBAL.0),
             path_mtu: mtu,
@@ -271,18 +337,20 @@ impl End {
             rq_psn: Psn::new(0),
             max_rd_atomic: 16,
             max_dest_rd_atomic: 16,
-            dest_qpn: peer,
             ..QpAttr::default()
         };
         attr.path.sgid = self.gid;
         attr.path.dgid = dgid;
-        let (_, init) = self.engine.query_qp(self.qp).expect("it exists");
-        for &(state, given) in init.qp_type.steps() {
-            attr.state = state;
-            let given = given | mask::STATE;
-            self.engine
-                .modify_qp(self.qp, &attr, given, Nanos::ZERO, &mut self.out)
-                .expect("the usual way up");
+        for &qp in &self.qps {
+            attr.dest_qpn = qp.0;
+            let (_, init) = self.engine.query_qp(qp).expect("it exists");
+            for &(state, given) in init.qp_type.steps() {
+                attr.state = state;
+                let given = given | mask::STATE;
+                self.engine
+                    .modify_qp(qp, &attr, given, Nanos::ZERO, &mut self.out)
+                    .expect("the usual way up");
+            }
         }
     }
 }

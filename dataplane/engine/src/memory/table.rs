@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use super::owners::Owners;
 use super::{Access, AccessError, MrAttr, MrInfo, WindowType};
 use crate::descriptor::MemSlice;
+use crate::transport::prefetch;
 use crate::verbs::QpId;
 
 /// Freed indices that wait, at least, before the oldest of them is used again.
@@ -150,6 +151,12 @@ impl MrTable {
             lkey: key,
             rkey: key,
         })
+    }
+
+    /// Asks for the cache line of what a key names.
+    #[inline]
+    pub(crate) fn prefetch(&self, key: u32) {
+        prefetch::line(self.regions.as_ptr().wrapping_add(slot_of(key)));
     }
 
     /// The memory behind `len` bytes at `addr` (an iova), if `key` names a region of `pd` for local requests and allows

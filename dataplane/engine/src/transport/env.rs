@@ -54,21 +54,26 @@ impl Meter {
     }
 }
 
-/// The surroundings of a QP in one call.
-pub(crate) struct Env<'a> {
-    pub mrs: &'a mut MrTable,
-    pub ahs: &'a AhTable,
-    pub timers: &'a mut TimerWheel,
-    pub lists: &'a mut Lists,
-    pub reaction: &'a mut Reaction,
-    pub counters: &'a mut Counters,
-    pub post_mortems: &'a mut PostMortems,
-    pub out: &'a mut Outputs,
-    pub now: Nanos,
+/// What all QPs of an engine share.
+pub(crate) struct Nic {
+    pub mrs: MrTable,
+    pub ahs: AhTable,
+    pub timers: TimerWheel,
+    pub lists: Lists,
+    pub reaction: Reaction,
+    pub counters: Counters,
+    pub post_mortems: PostMortems,
     /// Packets a requester may have unacknowledged.
     pub window: u32,
     /// ACKs are coalesced.
     pub coalesce: bool,
+}
+
+/// The surroundings of a QP in one call.
+pub(crate) struct Env<'a> {
+    pub nic: &'a mut Nic,
+    pub out: &'a mut Outputs,
+    pub now: Nanos,
     /// `out.tx` may grow to this length.
     pub tx_end: usize,
     /// `out.events` may grow to this length.
@@ -81,7 +86,7 @@ pub(crate) struct Env<'a> {
 macro_rules! count {
     ($qp:expr, $env:expr, $name:ident) => {{
         $qp.counters.$name += 1;
-        $env.counters.$name += 1;
+        $env.nic.counters.$name += 1;
     }};
 }
 pub(crate) use count;
@@ -95,15 +100,7 @@ macro_rules! env {
         let tx_end = Outputs::TX.min($tx_end);
         let events_end = Outputs::EVENTS.min($out.events.len() + Outputs::EVENTS_PER_CALL);
         Env {
-            mrs: &mut $engine.mrs,
-            ahs: &$engine.ahs,
-            timers: &mut $engine.timers,
-            lists: &mut $engine.lists,
-            reaction: &mut $engine.reaction,
-            counters: &mut $engine.counters,
-            post_mortems: &mut $engine.post_mortems,
-            window: $engine.window,
-            coalesce: $engine.coalesce,
+            nic: &mut $engine.nic,
             now: $now,
             tx_end,
             events_end,

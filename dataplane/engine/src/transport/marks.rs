@@ -45,7 +45,7 @@ impl Engine {
     pub fn ecn_of(&self, traffic_class: u8, sl: u8) -> u8 {
         const ECT_0: u8 = 2;
         let priority = self.priorities.of_ip(traffic_class >> 2, Some(sl));
-        match self.reaction.heeds_marks(priority) {
+        match self.nic.reaction.heeds_marks(priority) {
             true => traffic_class & !3 | ECT_0,
             false => traffic_class,
         }
@@ -55,7 +55,7 @@ impl Engine {
     #[cold]
     pub(super) fn rx_cnp(&mut self, packet: &Packet, now: Nanos) {
         let Some(qp) = self.qps.get_mut(QpId(packet.dest_qpn)) else {
-            self.counters.rp_cnp_ignored += 1;
+            self.nic.counters.rp_cnp_ignored += 1;
             return;
         };
         let from_peer = packet.src == qp.dgid && packet.dst == qp.sgid;
@@ -63,9 +63,9 @@ impl Engine {
         if !qp.can_receive() {
             count!(qp, self, rp_cnp_ignored);
         } else if !welcome || !super::of_partition(packet) {
-            self.counters.rx_dropped += 1;
-            qp.cold.journal.foreign(packet.src, packet.dst);
-        } else if self.reaction.on_cnp(qp, now) {
+            self.nic.counters.rx_dropped += 1;
+            qp.journal.foreign(packet.src, packet.dst);
+        } else if self.nic.reaction.on_cnp(qp, now) {
             count!(qp, self, rp_cnp_handled);
         } else {
             count!(qp, self, rp_cnp_ignored);
@@ -77,7 +77,7 @@ impl Engine {
     fn cnps_are_paused(&self) -> bool {
         let np = self.notifier.params();
         let priority = self.priorities.of_ip(np.cnp_dscp, Some(np.cnp_802p_prio));
-        self.lists.ready.paused() >> priority & 1 != 0
+        self.nic.lists.ready.paused() >> priority & 1 != 0
     }
 
     /// When the next CNP is to be sent.

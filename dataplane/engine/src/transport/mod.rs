@@ -14,6 +14,7 @@ mod lists;
 mod marks;
 mod notify;
 mod objects;
+pub(crate) mod prefetch;
 mod qp;
 mod qp_table;
 mod reaction;
@@ -34,7 +35,7 @@ use crate::verbs::{Mtu, QpId, QpState, RecvQueues, SendWr, Sge};
 use crate::wire::{Packet, Psn, Transport};
 use ah::AhTable;
 use config::MAX_WINDOW;
-use env::{Env, env};
+use env::{Env, Nic, env};
 use journal::PostMortems;
 use lists::Lists;
 use notify::Notifier;
@@ -62,20 +63,12 @@ const ERRORED_PER_CALL: u32 = 4;
 /// The transport of one NIC on one lcore.
 pub struct Engine {
     qps: QpTable,
-    mrs: MrTable,
-    ahs: AhTable,
+    nic: Nic,
     /// Longest datagram.
     datagram_mtu: Mtu,
-    timers: TimerWheel,
-    lists: Lists,
     /// Of QPs, by the DSCP of their address vectors.
     priorities: PriorityMap,
-    reaction: Reaction,
     notifier: Notifier,
-    counters: Counters,
-    post_mortems: PostMortems,
-    window: u32,
-    coalesce: bool,
     retransmission: Retransmission,
 }
 
@@ -84,30 +77,32 @@ impl Engine {
     pub fn new(config: EngineConfig) -> Engine {
         Engine {
             qps: QpTable::new(config.max_qps, config.owner, config.owner_bits, config.seed),
-            mrs: MrTable::new(config.max_mrs, config.seed),
-            ahs: AhTable::new(),
+            nic: Nic {
+                mrs: MrTable::new(config.max_mrs, config.seed),
+                ahs: AhTable::new(),
+                timers: TimerWheel::new(0),
+                lists: Lists::new(),
+                reaction: Reaction::new(&config.congestion),
+                counters: Counters::default(),
+                post_mortems: PostMortems::new(),
+                window: config.window.clamp(1, MAX_WINDOW),
+                coalesce: config.ack_policy == AckPolicy::Coalesced,
+            },
             datagram_mtu: Mtu::M4096,
-            timers: TimerWheel::new(0),
-            lists: Lists::new(),
             priorities: PriorityMap::default(),
-            reaction: Reaction::new(&config.congestion),
             notifier: Notifier::new(&config.congestion),
-            counters: Counters::default(),
-            post_mortems: PostMortems::new(),
-            window: config.window.clamp(1, MAX_WINDOW),
-            coalesce: config.ack_policy == AckPolicy::Coalesced,
             retransmission: config.retransmission,
         }
     }
 
     /// What was counted so far.
     pub fn counters(&self) -> &Counters {
-        &self.counters
+        &self.nic.counters
     }
 
     /// For the counts that the caller makes: packets, bytes, malformed.
     pub fn counters_mut(&mut self) -> &mut Counters {
-        &mut self.counters
+        &mut self.nic.counters
     }
 
     /// What was counted for one QP since it was created: the transport's counts, not the caller's. `None` for
@@ -132,8 +127,8 @@ impl Engine {
             .ok_or(SqFull)?;
         qp.req.post(wr, sges)?;
         match qp.state {
-            QpState::Err | QpState::Sqe => self.lists.work.push(qp.slot),
-            _ => self.lists.ready.push(qp.slot),
+            QpState::Err | QpState::Sqe => self.nic.lists.work.push(qp.slot),
+            _ => self.nic.lists.ready.push(qp.slot),
         }
         Ok(())
     }
@@ -149,7 +144,8 @@ impl Engine {
         queues: &mut Q,
         out: &mut Outputs,
     ) {
-        match packet.opcode.info().transport {
+        let info = packet.opcode.info();
+        match info.transport {
             Transport::Rc | Transport::Uc => {}
             Transport::Ud => return self.rx_datagram(packet, tag, now, queues, out),
             Transport::Cnp => return self.rx_cnp(packet, now),
@@ -157,21 +153,22 @@ impl Engine {
         let qp = match self.qps.get_mut(QpId(packet.dest_qpn)) {
             Some(qp) if qp.can_receive() => qp,
             _ => {
-                self.counters.rx_unknown_qp += 1;
+                self.nic.counters.rx_unknown_qp += 1;
                 return;
             }
         };
         // A stranger's packets are the NIC's to count: they do not reach the QP.
         if !belongs(qp, packet) || !out.has_room() {
-            self.counters.rx_dropped += 1;
+            self.nic.counters.rx_dropped += 1;
             if packet.dst != qp.sgid || packet.src != qp.dgid {
-                qp.cold.journal.foreign(packet.src, packet.dst);
+                qp.journal.foreign(packet.src, packet.dst);
             }
             return;
         }
-        qp.cold.journal.received(now, packet);
+        let is_request = info.is_request();
+        qp.journal.received(now, packet, is_request);
         if packet.ce {
-            let counters = &mut self.counters;
+            let counters = &mut self.nic.counters;
             marks::note(
                 qp,
                 packet,
@@ -184,7 +181,7 @@ impl Engine {
         let mut env = env!(self, now, out);
         if !qp.reliable {
             responder::on_unreliable(qp, packet, tag, queues, &mut env);
-        } else if packet.opcode.info().is_request() {
+        } else if is_request {
             responder::on_request(qp, packet, tag, queues, &mut env);
         } else {
             requester::on_response(qp, packet, tag, &mut env);
@@ -203,19 +200,19 @@ impl Engine {
         let qp = match self.qps.get_mut(QpId(packet.dest_qpn)) {
             Some(qp) if qp.can_receive() => qp,
             _ => {
-                self.counters.rx_unknown_qp += 1;
+                self.nic.counters.rx_unknown_qp += 1;
                 return;
             }
         };
         if qp.transport != Transport::Ud || !of_partition(packet) || !out.has_room() {
-            self.counters.rx_dropped += 1;
+            self.nic.counters.rx_dropped += 1;
             return;
         }
-        qp.cold.journal.received(now, packet);
+        qp.journal.received(now, packet, true);
         // Of one that is not welcome nobody hears, its sender included.
         // Of one to a group nobody knows by which of its members it was sent a mark too many.
         if packet.ce && packet.ext.qkey == qp.qkey && !packet.dst.to_ip().is_multicast() {
-            let counters = &mut self.counters;
+            let counters = &mut self.nic.counters;
             marks::note(
                 qp,
                 packet,
@@ -257,6 +254,32 @@ impl Engine {
         match side {
             Side::Requester => requester::placed(qp, outcome, &mut env),
             Side::Responder => responder::placed(qp, outcome, &mut env),
+        }
+    }
+
+    /// The `count` oldest unreported placements of that QP and side are done, as if [`Engine::placed`] had said so of each.
+    /// What comes of all of them comes out in one call.
+    #[inline]
+    pub fn all_placed(
+        &mut self,
+        qp: QpId,
+        epoch: u32,
+        side: Side,
+        count: u32,
+        now: Nanos,
+        out: &mut Outputs,
+    ) {
+        let Some(qp) = self.qps.get_mut(qp).filter(|qp| qp.place_epoch == epoch) else {
+            return;
+        };
+        let mut env = env!(self, now, out);
+        match side {
+            Side::Requester => {
+                for _ in 0..count {
+                    requester::placed(qp, Outcome::Done, &mut env);
+                }
+            }
+            Side::Responder => responder::all_placed(qp, count, &mut env),
         }
     }
 
@@ -319,7 +342,7 @@ impl Engine {
         let mut env = env!(self, now, out, tx_end);
         let mut fired = 0;
         while fired < TIMERS_PER_CALL && env.event_room() {
-            let Some(slot) = env.timers.pop_due(now) else {
+            let Some(slot) = env.nic.timers.pop_due(now) else {
                 break;
             };
             if let Some(qp) = self.qps.at_mut(slot) {
@@ -327,11 +350,11 @@ impl Engine {
             }
             fired += 1;
         }
-        for _ in 0..WORK_PER_CALL.min(env.lists.work.len()) {
+        for _ in 0..WORK_PER_CALL.min(env.nic.lists.work.len()) {
             if !env.event_room() {
                 break;
             }
-            let Some(slot) = env.lists.work.pop() else {
+            let Some(slot) = env.nic.lists.work.pop() else {
                 break;
             };
             let Some(qp) = self.qps.at_mut(slot) else {
@@ -342,24 +365,24 @@ impl Engine {
                 _ if qp.flushes_sends() => {
                     let finished = requester::flush(qp, &mut env);
                     if finished && qp.req.has_unsent() {
-                        env.lists.ready.push(slot);
+                        env.nic.lists.ready.push(slot);
                     }
                     finished
                 }
                 _ => {
                     requester::complete(qp, &mut env);
                     if qp.req.has_unsent() {
-                        env.lists.ready.push(slot);
+                        env.nic.lists.ready.push(slot);
                     }
                     true
                 }
             };
             if !finished {
-                env.lists.work.push(slot);
+                env.nic.lists.work.push(slot);
             }
         }
-        for _ in 0..ERRORED_PER_CALL.min(env.lists.errored.len()) {
-            let Some(slot) = env.lists.errored.pop() else {
+        for _ in 0..ERRORED_PER_CALL.min(env.nic.lists.errored.len()) {
+            let Some(slot) = env.nic.lists.errored.pop() else {
                 break;
             };
             let Some(qp) = self.qps.at_mut(slot) else {
@@ -367,38 +390,38 @@ impl Engine {
             };
             if qp.state == QpState::Err {
                 if env.event_room() && !flush(qp, queues, &mut env) {
-                    env.lists.work.push(slot);
+                    env.nic.lists.work.push(slot);
                 }
-                env.lists.errored.push(slot);
+                env.nic.lists.errored.push(slot);
             }
         }
-        if self.post_mortems.is_fresh() {
-            self.post_mortems.look_around(&self.qps);
+        if self.nic.post_mortems.is_fresh() {
+            self.nic.post_mortems.look_around(&self.qps);
         }
-        let due = self.timers.next_deadline().is_some_and(|t| t <= now);
-        due || !self.lists.work.is_empty()
+        let due = self.nic.timers.next_deadline().is_some_and(|t| t <= now);
+        due || !self.nic.lists.work.is_empty()
     }
 
     /// The next time at which [`Engine::advance`] has something to do, or [`Engine::tx`] something to emit that has waited for
     /// its time; zero if `advance` has now.
     #[inline]
     pub fn next_deadline(&self) -> Option<Nanos> {
-        earlier(self.next_timer(), self.reaction.next_deadline())
+        earlier(self.next_timer(), self.nic.reaction.next_deadline())
     }
 
     /// As [`Engine::next_deadline`], without what [`Engine::tx`] sees to as well: packets that wait for their time.
     #[inline]
     pub fn next_timer(&self) -> Option<Nanos> {
-        if !self.lists.work.is_empty() {
+        if !self.nic.lists.work.is_empty() {
             return Some(Nanos::ZERO);
         }
-        earlier(self.timers.next_deadline(), self.next_cnp())
+        earlier(self.nic.timers.next_deadline(), self.next_cnp())
     }
 
     /// QPs in ERR whose receive queues must be looked at from time to time (receives have no doorbell).
     #[inline]
     pub fn has_errored_qps(&self) -> bool {
-        !self.lists.errored.is_empty()
+        !self.nic.lists.errored.is_empty()
     }
 }
 

@@ -85,7 +85,7 @@ impl Notifier {
         let next = match (per_ip, datagram) {
             (true, _) => &mut self.next[place_of(packet.src, 0)],
             (_, true) => &mut self.next[place_of(packet.src, packet.ext.src_qpn)],
-            _ => &mut qp.next_cnp,
+            _ => &mut qp.cold.next_cnp,
         };
         if now < *next {
             return Marked::Noted;

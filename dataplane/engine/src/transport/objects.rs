@@ -13,23 +13,23 @@ use crate::verbs::{AsyncKind, Mtu, QpAttr, QpError, QpId, QpInit, QpState, QpTyp
 impl Engine {
     /// Registers a memory region.
     pub fn register(&mut self, attr: MrAttr) -> Result<MrInfo, AccessError> {
-        self.mrs.register(attr)
+        self.nic.mrs.register(attr)
     }
 
     /// Makes a memory window; send requests bind it.
     pub fn alloc_window(&mut self, pd: u32, kind: WindowType) -> Result<MwInfo, AccessError> {
-        self.mrs.alloc_window(pd, kind)
+        self.nic.mrs.alloc_window(pd, kind)
     }
 
     /// Frees a memory window, bound or not. False if there is none with that index.
     pub fn dealloc_window(&mut self, index: u32) -> bool {
-        self.mrs.dealloc_window(index)
+        self.nic.mrs.dealloc_window(index)
     }
 
     /// Takes a memory region out; slices that were given out before keep naming its index. Refused while windows are
     /// bound to it.
     pub fn deregister(&mut self, lkey: u32) -> Result<MrInfo, AccessError> {
-        self.mrs.deregister(lkey)
+        self.nic.mrs.deregister(lkey)
     }
 
     /// The port's active MTU, which limits datagrams of UD QPs that are created from now on.
@@ -39,29 +39,29 @@ impl Engine {
 
     /// Makes an address handle for UD QPs in a protection domain (the caller's number).
     pub fn create_ah(&mut self, pd: u32) -> Result<AhInfo, AhError> {
-        self.ahs.create(pd)
+        self.nic.ahs.create(pd)
     }
 
     /// The index of an address handle, if it exists.
     pub fn ah_index(&self, number: u32) -> Option<u32> {
-        self.ahs.index(number)
+        self.nic.ahs.index(number)
     }
 
     /// Frees an address handle; its index. Requests that name it and have not been sent fail.
     pub fn destroy_ah(&mut self, number: u32) -> Result<u32, AhError> {
-        self.ahs.destroy(number)
+        self.nic.ahs.destroy(number)
     }
 
     /// Creates a QP in RESET.
     pub fn create_qp(&mut self, init: &QpInit) -> Result<QpId, QpError> {
         let id = self.qps.create(init)?;
-        self.timers.grow(self.qps.slots() as u32);
-        self.lists.grow(self.qps.slots());
+        self.nic.timers.grow(self.qps.slots() as u32);
+        self.nic.lists.grow(self.qps.slots());
         if let Some(qp) = self.qps.get_mut(id) {
             qp.req.set_profile(self.retransmission);
             qp.priority = qp.priority_by(&self.priorities);
-            self.lists.ready.set_priority(qp.slot, qp.priority);
-            self.reaction.start(qp);
+            self.nic.lists.ready.set_priority(qp.slot, qp.priority);
+            self.nic.reaction.start(qp);
             // A datagram has no path of its own that could limit it.
             if init.qp_type == QpType::Ud {
                 qp.cold.attr.path_mtu = self.datagram_mtu;
@@ -90,11 +90,11 @@ impl Engine {
         let mut env = env!(self, now, out);
         match to {
             QpState::Reset => {
-                qp.req.quiet(env.timers, qp.slot);
+                qp.req.quiet(&mut env.nic.timers, qp.slot);
                 qp.reset();
                 qp.priority = qp.priority_by(&self.priorities);
-                env.lists.ready.set_priority(qp.slot, qp.priority);
-                env.reaction.start(qp);
+                env.nic.lists.ready.set_priority(qp.slot, qp.priority);
+                env.nic.reaction.start(qp);
                 return Ok(());
             }
             QpState::Err => {
@@ -107,20 +107,20 @@ impl Engine {
         qp.take_attributes();
         if mask & mask::AV != 0 {
             qp.priority = qp.priority_by(&self.priorities);
-            env.lists.ready.set_priority(qp.slot, qp.priority);
-            env.reaction.configure(qp, now);
+            env.nic.lists.ready.set_priority(qp.slot, qp.priority);
+            env.nic.reaction.configure(qp, now);
         }
         qp.state = to;
         match (from, to) {
             (QpState::Init, QpState::Rtr) => qp.resp.set_psn(qp.cold.attr.rq_psn),
             (QpState::Rtr, QpState::Rts) => {
                 qp.req.set_psn(qp.cold.attr.sq_psn);
-                qp.cold.journal.connected(env.counters);
+                qp.journal.connected(&env.nic.counters);
             }
-            (QpState::Sqd, QpState::Rts) => env.lists.ready.push(qp.slot),
+            (QpState::Sqd, QpState::Rts) => env.nic.lists.ready.push(qp.slot),
             (QpState::Sqe, QpState::Rts) => {
                 qp.req.resume();
-                env.lists.work.push(qp.slot);
+                env.nic.lists.work.push(qp.slot);
             }
             (QpState::Rts, QpState::Sqd) => {
                 let wanted = mask & mask::EN_SQD_ASYNC_NOTIFY != 0 && attr.sqd_async_notify;
@@ -143,7 +143,7 @@ impl Engine {
     /// within their group. Groups should be dense from 0. To be called before the QP leaves RESET.
     pub fn set_group(&mut self, qp: QpId, group: u32) {
         if let Some(qp) = self.qps.get(qp) {
-            self.lists.assign(qp.slot, group);
+            self.nic.lists.assign(qp.slot, group);
         }
     }
 
@@ -165,9 +165,9 @@ impl Engine {
     /// Drops a QP and all it has.
     pub fn destroy_qp(&mut self, qp: QpId) -> Result<(), QpError> {
         let slot = self.qps.destroy(qp).ok_or(QpError::Unknown(qp.0))?;
-        self.mrs.unbind_all_of(qp);
-        self.timers.cancel(slot);
-        self.reaction.stop(slot);
+        self.nic.mrs.unbind_all_of(qp);
+        self.nic.timers.cancel(slot);
+        self.nic.reaction.stop(slot);
         Ok(())
     }
 

@@ -1,7 +1,10 @@
 //! One queue pair: what requester and responder share.
 
+use core::mem::offset_of;
+
 use super::env::Env;
 use super::journal::{Cause, Journal};
+use super::prefetch::{self, Half};
 use super::requester::Requester;
 use super::responder::Responder;
 use crate::congestion::priority::PriorityMap;
@@ -11,9 +14,9 @@ use crate::time::Nanos;
 use crate::verbs::{AsyncKind, QpAttr, QpId, QpInit, QpState, QpType};
 use crate::wire::{Gid, Transport};
 
-/// A queue pair. Fields of the hot loop come first; what only `modify_qp` and `query_qp` look at is behind
-/// a pointer.
-#[repr(C)]
+/// A queue pair, laid out by cache lines: what each packet looks at, the addresses with the counters that packets count, then
+/// responder, requester and journal. What only `modify_qp` and `query_qp` look at is behind a pointer.
+#[repr(C, align(64))]
 pub(crate) struct Qp {
     /// Its number.
     pub id: QpId,
@@ -50,25 +53,32 @@ pub(crate) struct Qp {
     pub place_epoch: u32,
     pub send_cq: u32,
     pub recv_cq: u32,
+    /// UD: what arriving datagrams must name.
+    pub qkey: u32,
+    pub cold: Box<Cold>,
     /// Own address and the peer's; packets of others are not for this connection.
     pub sgid: Gid,
     pub dgid: Gid,
-    /// UD: what arriving datagrams must name.
-    pub qkey: u32,
-    /// When its peer may be sent the next CNP.
-    pub next_cnp: Nanos,
-    pub req: Requester,
-    pub resp: Responder,
     /// What was counted for this QP since it was created.
     pub counters: Counters,
-    pub cold: Box<Cold>,
+    pub resp: Responder,
+    pub req: Requester,
+    pub journal: Journal,
 }
+
+const _: () = {
+    assert!(offset_of!(Qp, sgid) == 64);
+    assert!(offset_of!(Qp, counters) == 96);
+    // An odd number of lines, so that the same line of many QPs is not in the same set of the cache.
+    assert!(size_of::<Qp>() == 15 * 64);
+};
 
 /// What the hot loop does not need.
 pub(crate) struct Cold {
+    /// When its peer may be sent the next CNP.
+    pub next_cnp: Nanos,
     pub init: QpInit,
     pub attr: QpAttr,
-    pub journal: Journal,
 }
 
 impl Qp {
@@ -91,7 +101,6 @@ impl Qp {
             priority: 0,
             limited: false,
             hears_acks: false,
-            next_cnp: Nanos::ZERO,
             access: Access(0),
             pd: init.pd,
             recv_pd: init.srq.map_or(init.pd, |srq| srq.pd),
@@ -105,12 +114,34 @@ impl Qp {
             req: Requester::new(init),
             resp: Responder::new(),
             counters: Counters::default(),
+            journal: Journal::new(),
             cold: Box::new(Cold {
+                next_cnp: Nanos::ZERO,
                 init: *init,
                 attr: QpAttr::default(),
-                journal: Journal::new(),
             }),
         }
+    }
+
+    /// Asks for the cache lines that a packet of this half touches.
+    #[inline]
+    pub fn prefetch(qp: *const Qp, half: Half) {
+        let at = |offset: usize| qp.cast::<u8>().wrapping_add(offset);
+        // With the addresses the counters that packets count.
+        prefetch::lines(qp, 2);
+        prefetch::line(at(offset_of!(Qp, journal)));
+        match half {
+            Half::Requester => prefetch::lines(at(offset_of!(Qp, req)), 3),
+            Half::Responder => prefetch::lines(at(offset_of!(Qp, resp)), 3),
+        }
+    }
+
+    /// Asks for the cache lines that a send request touches.
+    #[inline]
+    pub fn prefetch_post(qp: *const Qp) {
+        prefetch::line(qp);
+        let req = qp.cast::<u8>().wrapping_add(offset_of!(Qp, req));
+        prefetch::lines(req, 3);
     }
 
     /// The priority that the map gives to packets on its path.
@@ -166,7 +197,7 @@ impl Qp {
             // It is the port's, not a path's.
             self.cold.attr.path_mtu = mtu;
         }
-        self.cold.journal.reset();
+        self.journal.reset();
     }
 
     /// To ERR. Nothing is sent or accepted from now on; `flush` empties the queues.
@@ -176,15 +207,16 @@ impl Qp {
         }
         // Who gives up a QP that was never connected has nothing to explain.
         if self.can_receive() || !cause.is_orderly() {
-            env.post_mortems
-                .record(self, QpState::Err, cause, env.now, env.counters);
+            env.nic
+                .post_mortems
+                .record(self, QpState::Err, cause, env.now, &env.nic.counters);
         }
         self.state = QpState::Err;
-        self.req.quiet(env.timers, self.slot);
-        env.lists.work.push(self.slot);
+        self.req.quiet(&mut env.nic.timers, self.slot);
+        env.nic.lists.work.push(self.slot);
         // A shared receive queue is not flushed with the QP.
         if !self.shared_receives {
-            env.lists.errored.push(self.slot);
+            env.nic.lists.errored.push(self.slot);
         }
     }
 
@@ -194,14 +226,15 @@ impl Qp {
         if self.reliable {
             return self.fail(cause, env);
         }
-        env.post_mortems
-            .record(self, QpState::Sqe, cause, env.now, env.counters);
-        self.cold.journal.recorded();
+        env.nic
+            .post_mortems
+            .record(self, QpState::Sqe, cause, env.now, &env.nic.counters);
+        self.journal.recorded();
         self.state = QpState::Sqe;
         // Packets that still wait here must not count, or go out, as some of those after the way back to RTS. All are
         // requests: nobody answers these transports.
         self.tx_epoch = self.tx_epoch.wrapping_add(1);
-        env.lists.work.push(self.slot);
+        env.nic.lists.work.push(self.slot);
     }
 
     /// To ERR, with an asynchronous event.

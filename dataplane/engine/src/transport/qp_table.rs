@@ -14,14 +14,13 @@ const QUARANTINE: usize = 256;
 /// Index fields begin here: numbers 0 and 1 are the special QPs.
 const FIRST_INDEX: u32 = 2;
 
-struct Slot {
-    generation: u32,
-    qp: Option<Qp>,
-}
+const _: () = assert!(size_of::<Option<Qp>>() == size_of::<Qp>());
 
 /// The QPs of an engine.
 pub(crate) struct QpTable {
-    slots: Vec<Slot>,
+    slots: Vec<Option<Qp>>,
+    /// By slot.
+    generations: Vec<u32>,
     quarantine: VecDeque<u32>,
     max: u32,
     live: u32,
@@ -41,6 +40,7 @@ impl QpTable {
         let index_bits = 32 - (max + reserve).leading_zeros();
         QpTable {
             slots: Vec::new(),
+            generations: Vec::new(),
             quarantine: VecDeque::new(),
             max,
             live: 0,
@@ -78,20 +78,17 @@ impl QpTable {
                 let slot = self.slots.len() as u32;
                 // The seed decides where generations begin.
                 let generation = (self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u32;
-                self.slots.push(Slot {
-                    generation,
-                    qp: None,
-                });
+                self.slots.push(None);
+                self.generations.push(generation);
                 slot
             }
         };
-        let entry = &mut self.slots[slot as usize];
-        entry.generation = entry.generation.wrapping_add(1);
-        let number = (entry.generation << self.index_bits | (slot + FIRST_INDEX))
-            << self.owner_bits
-            | self.owner;
+        let generation = &mut self.generations[slot as usize];
+        *generation = generation.wrapping_add(1);
+        let number =
+            (*generation << self.index_bits | (slot + FIRST_INDEX)) << self.owner_bits | self.owner;
         let id = QpId(number & 0xff_ffff);
-        entry.qp = Some(Qp::new(id, slot, init));
+        self.slots[slot as usize] = Some(Qp::new(id, slot, init));
         self.live += 1;
         Ok(id)
     }
@@ -99,7 +96,7 @@ impl QpTable {
     /// Drops a QP; its slot number.
     pub fn destroy(&mut self, id: QpId) -> Option<u32> {
         let slot = self.get(id)?.slot;
-        self.slots[slot as usize].qp = None;
+        self.slots[slot as usize] = None;
         self.quarantine.push_back(slot);
         self.live -= 1;
         Some(slot)
@@ -111,10 +108,31 @@ impl QpTable {
         index.wrapping_sub(FIRST_INDEX) as usize
     }
 
+    /// Where the QP with this number would be.
+    #[inline]
+    pub fn address(&self, id: QpId) -> Option<*const Qp> {
+        let slot = self.slots.get(self.slot_of(id))?;
+        // Its niche holds whether there is one, so both begin at one address.
+        Some(core::ptr::from_ref(slot).cast())
+    }
+
+    /// Where the QP in a slot would be.
+    #[inline]
+    pub fn address_at(&self, slot: u32) -> Option<*const Qp> {
+        let slot = self.slots.get(slot as usize)?;
+        Some(core::ptr::from_ref(slot).cast())
+    }
+
+    /// The QP in a slot, if it exists.
+    #[inline]
+    pub fn at(&self, slot: u32) -> Option<&Qp> {
+        self.slots.get(slot as usize)?.as_ref()
+    }
+
     /// The QP with this number.
     #[inline]
     pub fn get(&self, id: QpId) -> Option<&Qp> {
-        let qp = self.slots.get(self.slot_of(id))?.qp.as_ref()?;
+        let qp = self.slots.get(self.slot_of(id))?.as_ref()?;
         (qp.id == id).then_some(qp)
     }
 
@@ -122,7 +140,7 @@ impl QpTable {
     #[inline]
     pub fn get_mut(&mut self, id: QpId) -> Option<&mut Qp> {
         let slot = self.slot_of(id);
-        let qp = self.slots.get_mut(slot)?.qp.as_mut()?;
+        let qp = self.slots.get_mut(slot)?.as_mut()?;
         (qp.id == id).then_some(qp)
     }
 
@@ -130,18 +148,18 @@ impl QpTable {
     pub fn near(&self, id: QpId, slots: usize) -> impl Iterator<Item = &Qp> {
         let first = self.slot_of(id).saturating_sub(slots / 2);
         let near = self.slots.iter().skip(first).take(slots);
-        near.filter_map(|s| s.qp.as_ref())
+        near.filter_map(Option::as_ref)
     }
 
     /// All QPs.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Qp> {
-        self.slots.iter_mut().filter_map(|s| s.qp.as_mut())
+        self.slots.iter_mut().flatten()
     }
 
     /// The QP in a slot, if it still exists.
     #[inline]
     pub fn at_mut(&mut self, slot: u32) -> Option<&mut Qp> {
-        self.slots.get_mut(slot as usize)?.qp.as_mut()
+        self.slots.get_mut(slot as usize)?.as_mut()
     }
 }
 

@@ -233,6 +233,20 @@ impl Schedule {
         })
     }
 
+    /// Slots that have the next turn and the one after the next but one, as far as they are of the class whose turn it is: for
+    /// [`super::prefetch`].
+    #[inline]
+    pub fn upcoming(&self) -> [Option<u32>; 2] {
+        let Some(number) = self.turns.front() else {
+            return [None; 2];
+        };
+        let group = &self.groups[number as usize];
+        let behind = |slot: u32| self.entries.get(slot as usize).map_or(LAST, |e| e.next);
+        let near = group.classes[usize::from(group.at)].head;
+        let far = behind(behind(near));
+        [near, far].map(|slot| Some(slot).filter(|&slot| slot < LAST))
+    }
+
     /// A turn has ended after so many bytes; if there is `more` to send, it goes on later.
     #[inline]
     pub fn end(&mut self, turn: Turn, bytes: i32, more: bool) {

@@ -1,6 +1,6 @@
 //! Cutting scatter/gather lists: which pieces of memory a packet's payload comes from or goes to.
 
-use crate::descriptor::MemSlice;
+use crate::descriptor::{MemSlice, put};
 use crate::memory::{Access, AccessError, MrTable};
 use crate::verbs::Sge;
 
@@ -72,7 +72,7 @@ impl Cursor {
             }
             let addr = sge.addr.wrapping_add(u64::from(at.within));
             match mrs.check(sge.lkey, pd, addr, n, access) {
-                Ok(slice) => out.push(slice),
+                Ok(slice) => put(out, slice),
                 Err(e) => {
                     out.truncate(first);
                     return Err(e);

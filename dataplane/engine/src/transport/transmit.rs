@@ -25,25 +25,26 @@ impl Engine {
         self.cnps(now, out, tx_end);
         self.owed_acks(now, out, tx_end);
         for _ in 0..TURNS_PER_CALL {
-            let Some(turn) = self.lists.ready.next() else {
+            let Some(turn) = self.nic.lists.ready.next() else {
                 break;
             };
+            self.prefetch_turns();
             let Some(qp) = self.qps.at_mut(turn.slot) else {
-                self.lists.ready.end(turn, 0, false);
+                self.nic.lists.ready.end(turn, 0, false);
                 continue;
             };
             let mut env = env!(self, now, out, tx_end);
             if qp.tx_paused {
-                env.lists.ready.end(turn, 0, false);
+                env.nic.lists.ready.end(turn, 0, false);
                 continue;
             }
             if !env.tx_room() || !env.event_room() {
-                env.lists.ready.end(turn, 0, true);
+                env.nic.lists.ready.end(turn, 0, true);
                 break;
             }
             let mut credit = turn.credit.map(i64::from);
             if qp.limited {
-                match env.reaction.allowance(qp, now) {
+                match env.nic.reaction.allowance(qp, now) {
                     Allowance::Free => {}
                     Allowance::Bytes(bytes) => {
                         credit = Some(credit.map_or(bytes, |credit| credit.min(bytes)));
@@ -65,12 +66,12 @@ impl Engine {
             let mut more = !idle && (qp.resp.has_unsent() || qp.req.has_unsent());
             let bytes = env.meter.bytes();
             if qp.limited {
-                more = env.reaction.sent(qp, bytes, more, now);
-                qp.limited = env.reaction.is_limited(qp.slot);
+                more = env.nic.reaction.sent(qp, bytes, more, now);
+                qp.limited = env.nic.reaction.is_limited(qp.slot);
             }
-            env.lists.ready.end(turn, bytes as i32, more);
+            env.nic.lists.ready.end(turn, bytes as i32, more);
         }
-        !self.lists.ready.is_empty() || !self.lists.acks.is_empty()
+        !self.nic.lists.ready.is_empty() || !self.nic.lists.acks.is_empty()
     }
 
     /// While paused, [`Engine::tx`] emits nothing for this QP: its program's memory cannot keep up. Nor does
@@ -79,7 +80,7 @@ impl Engine {
         if let Some(qp) = self.qps.get_mut(qp) {
             qp.tx_paused = paused;
             if !paused {
-                self.lists.ready.push(qp.slot);
+                self.nic.lists.ready.push(qp.slot);
             }
         }
     }
@@ -89,7 +90,7 @@ impl Engine {
     /// out all the same: whoever holds the frames of a link back holds those back, too. Call [`Engine::tx`] when a priority is
     /// no longer paused.
     pub fn set_paused(&mut self, priorities: u8) {
-        self.lists.ready.set_paused(priorities);
+        self.nic.lists.ready.set_paused(priorities);
     }
 
     /// Which priority a QP has follows from the DSCP of its address vector by this map (the class selector unless said
@@ -98,8 +99,8 @@ impl Engine {
         self.priorities = map;
         for qp in self.qps.iter_mut() {
             qp.priority = qp.priority_by(&map);
-            self.lists.ready.set_priority(qp.slot, qp.priority);
-            self.reaction.configure(qp, now);
+            self.nic.lists.ready.set_priority(qp.slot, qp.priority);
+            self.nic.reaction.configure(qp, now);
         }
     }
 
@@ -108,8 +109,8 @@ impl Engine {
     pub fn set_priority(&mut self, qp: QpId, priority: u8, now: Nanos) {
         if let Some(qp) = self.qps.get_mut(qp) {
             qp.priority = priority & 7;
-            self.lists.ready.set_priority(qp.slot, priority);
-            self.reaction.configure(qp, now);
+            self.nic.lists.ready.set_priority(qp.slot, priority);
+            self.nic.reaction.configure(qp, now);
         }
     }
 
@@ -121,11 +122,11 @@ impl Engine {
     /// Goes by another configuration of congestion control from `now` on. Algorithms that stay the same keep their state.
     pub fn set_congestion(&mut self, config: &CongestionConfig, now: Nanos) {
         self.notifier.configure(config);
-        self.reaction.set_config(config);
+        self.nic.reaction.set_config(config);
         for qp in self.qps.iter_mut() {
-            self.reaction.configure(qp, now);
+            self.nic.reaction.configure(qp, now);
             // It may wait for a time that does not hold any more.
-            self.lists.ready.push(qp.slot);
+            self.nic.lists.ready.push(qp.slot);
         }
     }
 
@@ -133,26 +134,26 @@ impl Engine {
     /// such QP.
     pub fn qp_rate(&self, qp: QpId, now: Nanos) -> Option<Rate> {
         let qp = self.qps.get(qp)?;
-        Some(self.reaction.rate(qp.slot, now))
+        Some(self.nic.reaction.rate(qp.slot, now))
     }
 
     /// QPs whose time to send has come wait for their turn from now on.
     #[inline]
     pub(super) fn held_are_ready(&mut self, now: Nanos) {
-        while let Some(slot) = self.reaction.pop_due(now) {
-            self.lists.ready.push(slot);
+        while let Some(slot) = self.nic.reaction.pop_due(now) {
+            self.nic.lists.ready.push(slot);
         }
     }
 
     /// Coalesced ACKs, as many as there is room for.
     #[inline]
     pub(super) fn owed_acks(&mut self, now: Nanos, out: &mut Outputs, tx_end: usize) {
-        while !self.lists.acks.is_empty() {
+        while !self.nic.lists.acks.is_empty() {
             let mut env = env!(self, now, out, tx_end);
             if !env.tx_room() {
                 break;
             }
-            let Some(slot) = env.lists.acks.pop() else {
+            let Some(slot) = env.nic.lists.acks.pop() else {
                 break;
             };
             if let Some(qp) = self.qps.at_mut(slot) {

@@ -174,6 +174,29 @@ pub enum WcStatus {
 }
 
 impl WcStatus {
+    /// The status with this number.
+    pub const fn from_raw(v: u32) -> Option<WcStatus> {
+        use WcStatus::*;
+        Some(match v {
+            0 => Success,
+            1 => LocLenErr,
+            2 => LocQpOpErr,
+            3 => LocEecOpErr,
+            4 => LocProtErr,
+            5 => WrFlushErr,
+            6 => MwBindErr,
+            7 => BadRespErr,
+            8 => LocAccessErr,
+            9 => RemInvReqErr,
+            10 => RemAccessErr,
+            11 => RemOpErr,
+            12 => RetryExcErr,
+            13 => RnrRetryExcErr,
+            21 => GeneralErr,
+            _ => return None,
+        })
+    }
+
     /// `vendor_err` of a completion with this status, as users see it from mlx5: logs of users name 0x51 (linux-rdma/perftest
     /// issue 173), 0x68 (openucx/ucx issue 1151), 0x81 (openucx/ucx pull request 6871), 0x89 (openucx/ucx issue 5472), 0x8a
     /// (charmplusplus/charm issue 2532), 0x8e (kvcache-ai/Mooncake issue 3299) and 0xf9 (linux-nvme/nvme-cli issue 3268).

@@ -19,6 +19,7 @@ pub use post_mortem::{
 
 use crate::counters::Counters;
 use crate::time::Nanos;
+use crate::transport::prefetch;
 use crate::verbs::WrOpcode;
 use crate::wire::{Gid, Opcode, Packet, Psn};
 
@@ -134,19 +135,31 @@ pub struct Traffic {
     pub responses: u64,
 }
 
-/// What one QP remembers. The fields that every packet touches come first.
-#[repr(C)]
+/// What one QP remembers: what every packet touches, in one cache line.
+#[repr(C, align(64))]
 pub(crate) struct Journal {
-    traffic: Traffic,
+    sent: u64,
+    requests: u64,
+    responses: u64,
     /// When the peer was last heard.
     heard: Nanos,
-    /// Entries ever begun; the newest is the one before.
+    /// The newest entry. Those before it lie in `rest`.
+    last: Entry,
+    /// Entries ever begun.
     next: u32,
     /// Payload bytes of the largest packet of a request that succeeded.
-    largest: u32,
+    largest: u16,
     /// Bit n: a request with opcode n succeeded.
     succeeded: u16,
+    pub rest: Box<Rest>,
+}
+
+const _: () = assert!(size_of::<Journal>() == 64);
+
+/// What is elsewhere in memory: what few packets touch, and the entries, to which one is added when a run ends.
+pub(crate) struct Rest {
     entries: [Entry; ENTRIES],
+    resent: u64,
     /// When the last series of retries began, and at which PSN it stood still.
     trouble: Option<(Nanos, Psn)>,
     /// What the port had counted then, or when the QP came to RTS.
@@ -162,49 +175,95 @@ pub(crate) struct Journal {
     pub owner: Owner,
 }
 
-impl Journal {
-    pub fn new() -> Journal {
-        Journal {
-            traffic: Traffic::default(),
-            heard: Nanos::ZERO,
-            next: 0,
-            largest: 0,
-            succeeded: 0,
+impl Rest {
+    const fn new(owner: Owner) -> Rest {
+        Rest {
             entries: [Entry::EMPTY; ENTRIES],
+            resent: 0,
             trouble: None,
-            before: PortHints::default(),
+            before: PortHints::NONE,
             foreign: None,
             misfit: None,
             astray: None,
             failed: None,
             refusal: None,
-            owner: Owner::default(),
+            owner,
+        }
+    }
+}
+
+impl Journal {
+    pub fn new() -> Journal {
+        Journal::of(Box::new(Rest::new(Owner::default())))
+    }
+
+    fn of(rest: Box<Rest>) -> Journal {
+        Journal {
+            sent: 0,
+            requests: 0,
+            responses: 0,
+            heard: Nanos::ZERO,
+            last: Entry::EMPTY,
+            next: 0,
+            largest: 0,
+            succeeded: 0,
+            rest,
         }
     }
 
     /// A QP in RESET remembers only whose it is.
     pub fn reset(&mut self) {
-        *self = Journal {
-            owner: self.owner,
-            ..Journal::new()
-        };
+        *self.rest = Rest::new(self.rest.owner);
+        (self.sent, self.requests, self.responses) = (0, 0, 0);
+        self.heard = Nanos::ZERO;
+        self.last = Entry::EMPTY;
+        self.next = 0;
+        (self.largest, self.succeeded) = (0, 0);
+    }
+
+    /// Asks for the cache line of the entry that the next run pushes out.
+    #[inline]
+    pub fn prefetch(&self) {
+        let number = self.next.wrapping_sub(1) as usize % ENTRIES;
+        prefetch::line(&raw const self.rest.entries[number]);
+    }
+
+    /// Packets so far.
+    fn traffic(&self) -> Traffic {
+        Traffic {
+            sent: self.sent,
+            resent: self.rest.resent,
+            requests: self.requests,
+            responses: self.responses,
+        }
+    }
+
+    /// The entries by their numbers, modulo how many are kept.
+    fn entries(&self) -> [Entry; ENTRIES] {
+        let mut entries = self.rest.entries;
+        if self.next > 0 {
+            entries[(self.next - 1) as usize % ENTRIES] = self.last;
+        }
+        entries
     }
 
     /// Notes a packet that goes out.
     #[inline]
     pub fn sent(&mut self, now: Nanos, opcode: Opcode, psn: Psn, syndrome: u8, again: bool) {
-        self.traffic.sent += 1;
-        self.traffic.resent += u64::from(again);
-        let kind = if again { Kind::Resent } else { Kind::Sent };
+        self.sent += 1;
+        let mut kind = Kind::Sent;
+        if again {
+            self.rest.resent += 1;
+            kind = Kind::Resent;
+        }
         self.packet(now, kind, opcode, psn, syndrome);
     }
 
-    /// Notes a packet of the peer.
+    /// Notes a packet of the peer, a request or a response.
     #[inline]
-    pub fn received(&mut self, now: Nanos, packet: &Packet) {
-        let is_request = packet.opcode.info().is_request();
-        self.traffic.requests += u64::from(is_request);
-        self.traffic.responses += u64::from(!is_request);
+    pub fn received(&mut self, now: Nanos, packet: &Packet, is_request: bool) {
+        self.requests += u64::from(is_request);
+        self.responses += u64::from(!is_request);
         self.heard = now;
         let syndrome = match packet.opcode {
             Opcode::RC_ACK => (packet.ext.aeth >> 24) as u8,
@@ -217,7 +276,7 @@ impl Journal {
     fn packet(&mut self, now: Nanos, kind: Kind, opcode: Opcode, psn: Psn, syndrome: u8) {
         let kind_psn = (kind as u32) << 24 | psn.get();
         let tag = u16::from(syndrome) << 8 | u16::from(opcode.raw());
-        let last = &mut self.entries[self.next.wrapping_sub(1) as usize % ENTRIES];
+        let last = &mut self.last;
         // A run goes on with the next PSN; ACKs that say the same may skip some.
         let follows = match opcode {
             Opcode::RC_ACK => last.kind_psn >> 24 == kind as u32,
@@ -239,7 +298,10 @@ impl Journal {
 
     #[inline]
     fn push(&mut self, entry: Entry) {
-        self.entries[self.next as usize % ENTRIES] = entry;
+        // Before the first one that is an empty one, where the newest will not be looked for.
+        let number = self.next.wrapping_sub(1) as usize % ENTRIES;
+        self.rest.entries[number] = self.last;
+        self.last = entry;
         self.next = self.next.wrapping_add(1);
     }
 
@@ -256,21 +318,23 @@ impl Journal {
     /// A retry from `unacked` on. If it is the first since the last progress, then from here on what goes wrong at
     /// the port is of interest.
     pub fn trouble(&mut self, now: Nanos, unacked: Psn, counters: &Counters) {
-        if self.trouble.is_none_or(|(_, psn)| psn != unacked) {
-            self.trouble = Some((now, unacked));
-            self.before = PortHints::of(counters);
+        if self.rest.trouble.is_none_or(|(_, psn)| psn != unacked) {
+            self.rest.trouble = Some((now, unacked));
+            self.rest.before = PortHints::of(counters);
         }
     }
 
     /// The QP is connected.
     pub fn connected(&mut self, counters: &Counters) {
-        self.before = PortHints::of(counters);
+        self.rest.before = PortHints::of(counters);
     }
 
     /// A request succeeded whose largest packet had `size` bytes of payload.
     #[inline]
     pub fn succeeded(&mut self, op: WrOpcode, size: u32) {
         self.succeeded |= 1 << op as u16;
+        // A path MTU is 4096 at most.
+        let size = size as u16;
         if size > self.largest {
             self.largest = size;
         }
@@ -278,14 +342,14 @@ impl Journal {
 
     /// A packet with this QP's number, but not between its two addresses.
     pub fn foreign(&mut self, src: Gid, dst: Gid) {
-        let count = self.foreign.map_or(0, |f| f.count).wrapping_add(1);
-        self.foreign = Some(Foreign { count, src, dst });
+        let count = self.rest.foreign.map_or(0, |f| f.count).wrapping_add(1);
+        self.rest.foreign = Some(Foreign { count, src, dst });
     }
 
     /// A READ response whose payload is not as long as this QP's path MTU makes it.
     pub fn misfit(&mut self, got: u32, want: u32) {
-        let count = self.misfit.map_or(0, |m| m.count).wrapping_add(1);
-        self.misfit = Some(Misfit { count, got, want });
+        let count = self.rest.misfit.map_or(0, |m| m.count).wrapping_add(1);
+        self.rest.misfit = Some(Misfit { count, got, want });
     }
 
     /// An ACK or NAK for a PSN that this QP, of whose requests none was ever acknowledged, did not send. The first one
@@ -293,17 +357,17 @@ impl Journal {
     #[cold]
     pub fn astray(&mut self, psn: Psn, aeth: u32) {
         let syndrome = (aeth >> 24) as u8;
-        self.astray.get_or_insert(Astray { psn, syndrome });
+        self.rest.astray.get_or_insert(Astray { psn, syndrome });
     }
 
     /// The failure is in a record, and the QP lives on: the next one is another.
     pub fn recorded(&mut self) {
-        self.failed = None;
+        self.rest.failed = None;
     }
 
     /// The request because of which the QP is about to fail; the first one counts.
     pub fn fails(&mut self, request: FailedRequest) {
-        self.failed.get_or_insert(request);
+        self.rest.failed.get_or_insert(request);
     }
 }
 
@@ -313,8 +377,9 @@ mod tests {
 
     fn kinds(j: &Journal) -> Vec<(Kind, u32, u16)> {
         let first = j.next.saturating_sub(ENTRIES as u32);
+        let entries = j.entries();
         (first..j.next)
-            .map(|i| &j.entries[i as usize % ENTRIES])
+            .map(|i| entries[i as usize % ENTRIES])
             .map(|e| (e.kind(), e.psn().get(), e.count()))
             .collect()
     }
@@ -340,7 +405,7 @@ mod tests {
                 (Kind::Resent, 7, 2)
             ]
         );
-        assert_eq!((j.traffic.sent, j.traffic.resent), (98, 2));
+        assert_eq!((j.traffic().sent, j.traffic().resent), (98, 2));
     }
 
     #[test]
@@ -371,7 +436,8 @@ mod tests {
     #[test]
     fn they_stay_small() {
         assert_eq!(size_of::<Entry>(), 16);
-        assert!(size_of::<Journal>() <= 832, "{}", size_of::<Journal>());
+        let rest = size_of::<Rest>();
+        assert!(rest <= 768, "{rest}");
         let record = size_of::<PostMortem>();
         assert!(record <= 1536, "{record}");
     }

@@ -70,6 +70,12 @@ pub struct PortHints {
 }
 
 impl PortHints {
+    pub(super) const NONE: PortHints = PortHints {
+        bad_icrc: 0,
+        unknown_qp: 0,
+        malformed: 0,
+    };
+
     pub(super) fn of(c: &Counters) -> PortHints {
         PortHints {
             bad_icrc: c.rx_icrc_encapsulated,
@@ -204,13 +210,14 @@ impl PostMortem {
     }
 
     fn of(qp: &Qp, to: QpState, cause: Cause, now: Nanos, counters: &Counters) -> PostMortem {
-        let j: &Journal = &qp.cold.journal;
-        let request = j.failed.or_else(|| qp.req.oldest());
+        let j: &Journal = &qp.journal;
+        let rest = &j.rest;
+        let request = rest.failed.or_else(|| qp.req.oldest());
         PostMortem {
             number: 0,
             at: now,
             qp: qp.id,
-            owner: j.owner,
+            owner: rest.owner,
             qp_type: qp.cold.init.qp_type,
             state: qp.state,
             to,
@@ -221,23 +228,23 @@ impl PostMortem {
             expected: qp.resp.epsn,
             retries_left: qp.req.retries_left().0,
             rnr_left: qp.req.retries_left().1,
-            traffic: j.traffic,
+            traffic: j.traffic(),
             counters: qp.counters,
             request,
             cause,
             evidence: Evidence {
                 heard: j.heard,
-                trouble: j.trouble.map(|(at, _)| at),
-                port: PortHints::of(counters).since(j.before),
-                foreign: j.foreign,
-                misfit: j.misfit,
-                astray: j.astray,
-                largest: j.largest,
+                trouble: rest.trouble.map(|(at, _)| at),
+                port: PortHints::of(counters).since(rest.before),
+                foreign: rest.foreign,
+                misfit: rest.misfit,
+                astray: rest.astray,
+                largest: j.largest.into(),
                 succeeded: j.succeeded,
                 sends_open: qp.req.open(),
                 peer_answers_others: false,
             },
-            entries: j.entries,
+            entries: j.entries(),
             begun: j.next,
         }
     }
@@ -301,9 +308,8 @@ impl PostMortems {
             }
             let (peer, since) = (record.attr.path.dgid, record.evidence.trouble);
             record.evidence.peer_answers_others = qps.near(record.qp, NEIGHBOURS).any(|qp| {
-                // The journal is elsewhere in memory: only those of the same peer are worth the way.
                 qp.dgid == peer && qp.id != record.qp && {
-                    let heard = qp.cold.journal.heard;
+                    let heard = qp.journal.heard;
                     heard != Nanos::ZERO && Some(heard) >= since
                 }
             });
@@ -327,7 +333,7 @@ impl Engine {
     /// Records whose a QP is; it says so in its [`PostMortem`].
     pub fn set_owner(&mut self, qp: QpId, owner: Owner) {
         if let Some(qp) = self.qps.get_mut(qp) {
-            qp.cold.journal.owner = owner;
+            qp.journal.rest.owner = owner;
         }
     }
 
@@ -335,14 +341,15 @@ impl Engine {
     /// not connected, or has failed and has one.
     pub fn bury_qp(&mut self, qp: QpId, now: Nanos) {
         if let Some(qp) = self.qps.get(qp).filter(|qp| qp.can_receive()) {
-            self.post_mortems
-                .record(qp, QpState::Err, Cause::Closed, now, &self.counters);
+            self.nic
+                .post_mortems
+                .record(qp, QpState::Err, Cause::Closed, now, &self.nic.counters);
         }
     }
 
     /// Records of QPs that went to ERR.
     pub fn post_mortems(&self) -> &PostMortems {
-        &self.post_mortems
+        &self.nic.post_mortems
     }
 }
 

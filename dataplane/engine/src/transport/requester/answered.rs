@@ -32,7 +32,7 @@ pub(super) fn emit(qp: &mut Qp, env: &mut Env<'_>) -> bool {
     if r.reads_out >= u32::from(r.max_rd_atomic) {
         return false;
     }
-    let at = (index & r.ring_mask) as usize;
+    let at = r.at(index);
     let w = r.ring[at];
     let mut ext = ExtHeaders {
         va: w.remote_addr,
@@ -85,7 +85,7 @@ pub(super) fn emit(qp: &mut Qp, env: &mut Env<'_>) -> bool {
     });
     r.asks(r.snd, env.now);
     let (psn, again) = (r.snd, r.snd != r.max);
-    qp.cold.journal.sent(env.now, opcode, psn, 0, again);
+    qp.journal.sent(env.now, opcode, psn, 0, again);
     r.reads_out += 1;
     r.read_psns += 1;
     r.snd = r.snd.add(1);
@@ -100,18 +100,16 @@ pub(super) fn emit(qp: &mut Qp, env: &mut Env<'_>) -> bool {
 fn atomic_write_payload(qp: &mut Qp, index: u32, env: &mut Env<'_>) -> Result<Payload, Cause> {
     let r = &mut qp.req;
     let w = r.wqe(index);
-    if w.inline {
+    if w.inline() {
         return Ok(Payload::Inline {
             slot: w.slot,
             offset: 0,
         });
     }
-    let sges = &r.sges[r.sge_range(index)];
-    r.tx_cursor.seek(index, sges, 0);
+    let (cursor, sges) = r.tx_sges(index);
+    cursor.seek(index, sges, 0);
     let (right, out) = (Access::LOCAL_READ, &mut env.out.slices);
-    let cut = r
-        .tx_cursor
-        .slice(sges, ATOMIC_BYTES, right, qp.pd, env.mrs, out);
+    let cut = cursor.slice(sges, ATOMIC_BYTES, right, qp.pd, &env.nic.mrs, out);
     let (first, count) = cut.map_err(Cause::LocalKey)?;
     Ok(Payload::Memory { first, count })
 }
@@ -126,12 +124,10 @@ pub(super) fn on_atomic_ack(qp: &mut Qp, packet: &Packet, tag: u32, env: &mut En
         count!(qp, env, rx_dropped);
         return;
     }
-    let sges = &r.sges[r.sge_range(index)];
-    r.rx_cursor.seek(index, sges, 0);
+    let (cursor, sges) = r.rx_sges(index);
+    cursor.seek(index, sges, 0);
     let (right, out) = (Access::LOCAL_WRITE, &mut env.out.slices);
-    let cut = r
-        .rx_cursor
-        .slice(sges, ATOMIC_BYTES, right, qp.pd, env.mrs, out);
+    let cut = cursor.slice(sges, ATOMIC_BYTES, right, qp.pd, &env.nic.mrs, out);
     match cut {
         Ok((first, count)) => {
             let len = ATOMIC_BYTES;

@@ -2,7 +2,7 @@
 
 use super::Requester;
 use super::unacknowledged::packet_fetched;
-use crate::descriptor::Outcome;
+use crate::descriptor::{Outcome, put};
 use crate::transport::env::{Env, count};
 use crate::transport::journal::Cause;
 use crate::transport::qp::Qp;
@@ -16,38 +16,42 @@ pub(crate) fn complete(qp: &mut Qp, env: &mut Env<'_>) {
     }
     while qp.req.head != qp.req.started {
         if !env.event_room() {
-            env.lists.work.push(qp.slot);
+            env.nic.lists.work.push(qp.slot);
             break;
         }
         let r = &mut qp.req;
-        let w = *r.wqe(r.head);
-        let placed = r.place_done.wrapping_sub(w.place_end) as i32 >= 0;
-        if let Some(status) = w.error {
+        let w = r.wqe(r.head);
+        if let Some(status) = w.error() {
             // Nothing is written to the program's memory after the completion that says so.
             if r.place_done == r.place_issued {
+                let failed = w.failed(status);
                 report(qp, status, env);
                 count!(qp, env, req_cqe_error);
-                qp.cold.journal.fails(w.failed(status));
+                qp.journal.fails(failed);
                 qp.fail_sending(qp.req.cause, env);
             }
             break;
         }
-        let answered = w.op.is_answered();
-        if r.head == r.una_wqe || (answered && !placed) {
+        if r.head == r.una_wqe {
             break;
         }
-        if answered {
+        let (op, len, signaled) = (w.op, w.len, w.signaled());
+        if op.is_answered() {
+            let placed = r.place_done.wrapping_sub(w.place_end) as i32 >= 0;
+            if !placed {
+                break;
+            }
             r.reads_open -= 1;
         }
-        let size = match w.op {
+        let size = match op {
             WrOpcode::Flush => 0,
-            _ => w.len.min(qp.mtu()),
+            _ => len.min(qp.mtu()),
         };
-        qp.cold.journal.succeeded(w.op, size);
-        let r = &mut qp.req;
-        if w.signaled {
+        qp.journal.succeeded(op, size);
+        if signaled {
             report(qp, WcStatus::Success, env);
         } else {
+            let r = &mut qp.req;
             r.head = r.head.wrapping_add(1);
             r.retired += 1;
         }
@@ -69,33 +73,38 @@ pub(crate) fn fetched(qp: &mut Qp, env: &mut Env<'_>) {
 
 /// Reports slots that no completion took along.
 pub(crate) fn retire(qp: &mut Qp, env: &mut Env<'_>) {
-    let count = core::mem::take(&mut qp.req.retired);
-    if count > 0 {
+    if qp.req.retired > 0 {
+        let count = core::mem::take(&mut qp.req.retired);
         env.out.events.push(Event::Retired { qp: qp.id, count });
     }
 }
 
 /// Completes the request at the head.
+#[inline]
 pub(super) fn report(qp: &mut Qp, status: WcStatus, env: &mut Env<'_>) {
     let r = &mut qp.req;
-    let w = *r.wqe(r.head);
-    r.head = r.head.wrapping_add(1);
+    let retire = core::mem::take(&mut r.retired) + 1;
+    let w = r.wqe(r.head);
     let ok = status == WcStatus::Success;
-    env.out.events.push(Event::Completion(Completion {
-        qp: qp.id,
-        cq: qp.send_cq,
-        recv: false,
-        retire: core::mem::take(&mut r.retired) + 1,
-        wr_id: w.wr_id,
-        status,
-        opcode: wc_opcode(w.op),
-        byte_len: if ok { w.len } else { 0 },
-        flags: 0,
-        imm_or_rkey: 0,
-        src_qp: 0,
-        sl: 0,
-        solicited: false,
-    }));
+    put(
+        &mut env.out.events,
+        Event::Completion(Completion {
+            qp: qp.id,
+            cq: qp.send_cq,
+            recv: false,
+            retire,
+            wr_id: w.wr_id,
+            status,
+            opcode: wc_opcode(w.op),
+            byte_len: if ok { w.len } else { 0 },
+            flags: 0,
+            imm_or_rkey: 0,
+            src_qp: 0,
+            sl: 0,
+            solicited: false,
+        }),
+    );
+    r.head = r.head.wrapping_add(1);
 }
 
 fn wc_opcode(op: WrOpcode) -> WcOpcode {
@@ -129,7 +138,7 @@ pub(crate) fn placed(qp: &mut Qp, outcome: Outcome, env: &mut Env<'_>) {
     let number = r.place_done;
     r.place_done = number.wrapping_add(1);
     if qp.state == QpState::Err {
-        env.lists.work.push(qp.slot);
+        env.nic.lists.work.push(qp.slot);
         return;
     }
     if outcome == Outcome::Fault {
@@ -140,7 +149,7 @@ pub(crate) fn placed(qp: &mut Qp, outcome: Outcome, env: &mut Env<'_>) {
     complete(qp, env);
     // A fence may have waited for it.
     if qp.req.has_unsent() {
-        env.lists.ready.push(qp.slot);
+        env.nic.lists.ready.push(qp.slot);
     }
 }
 

@@ -65,7 +65,7 @@ fn emit_next(qp: &mut Qp, env: &mut Env<'_>) -> bool {
         side: Side::Requester,
         opcode,
         ack_req: false,
-        solicited: w.solicited,
+        solicited: w.solicited(),
         psn,
         ext: ExtHeaders {
             imm_or_rkey,
@@ -77,18 +77,18 @@ fn emit_next(qp: &mut Qp, env: &mut Env<'_>) -> bool {
         payload,
         tell_fetched: true,
     });
-    qp.cold.journal.sent(env.now, opcode, psn, 0, false);
+    qp.journal.sent(env.now, opcode, psn, 0, false);
     true
 }
 
 /// Where a request goes and its payload comes from, or what is wrong with it.
 fn judge(qp: &Qp, index: u32, w: &SendWqe, env: &mut Env<'_>) -> Result<(u32, Payload), Cause> {
-    match w.error {
+    match w.error() {
         None if matches!(w.op, WrOpcode::Send | WrOpcode::SendImm) => {}
         Some(WcStatus::LocLenErr) => return Err(Cause::TooLong),
         _ => return Err(Cause::BadRequest),
     }
-    let Some(ah) = env.ahs.find(w.ah(), qp.pd) else {
+    let Some(ah) = env.nic.ahs.find(w.ah(), qp.pd) else {
         return Err(Cause::AddressHandle(w.ah()));
     };
     if w.len > qp.mtu() {
@@ -99,16 +99,16 @@ fn judge(qp: &Qp, index: u32, w: &SendWqe, env: &mut Env<'_>) -> Result<(u32, Pa
     }
     let payload = if w.len == 0 {
         Payload::None
-    } else if w.inline {
+    } else if w.inline() {
         Payload::Inline {
             slot: w.slot,
             offset: 0,
         }
     } else {
-        let sges = &qp.req.sges[qp.req.sge_range(index)];
+        let sges = qp.req.sges(index);
         let (pd, slices) = (qp.pd, &mut env.out.slices);
         let (first, count) = Cursor::default()
-            .slice(sges, w.len, Access::LOCAL_READ, pd, env.mrs, slices)
+            .slice(sges, w.len, Access::LOCAL_READ, pd, &env.nic.mrs, slices)
             .map_err(Cause::LocalKey)?;
         Payload::Memory { first, count }
     };

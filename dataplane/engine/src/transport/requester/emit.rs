@@ -1,15 +1,15 @@
 //! Requests into packets: segmentation, AckReq, window, fence, READ credits.
 
-use super::{MAX_OUTSTANDING, SendWqe, Wait, answered, complete, local};
-use crate::descriptor::{NO_AH, Payload, Side, TxDesc};
-use crate::memory::Access;
+use super::{MAX_OUTSTANDING, Requester, SendWqe, Wait, answered, complete, local};
+use crate::descriptor::{MemSlice, NO_AH, Payload, Side, TxDesc, put};
+use crate::memory::{Access, AccessError};
 use crate::time::Nanos;
 use crate::transport::env::Env;
 use crate::transport::journal::Cause;
 use crate::transport::qp::Qp;
 use crate::transport::{responder, sge};
 use crate::verbs::{QpState, WcStatus, WrOpcode};
-use crate::wire::{ExtHeaders, HeaderSet, Opcode};
+use crate::wire::{ExtHeaders, Opcode};
 
 /// At least every so many packets one asks for an ACK, so that a long message moves the window.
 const ACK_REQ_EVERY: u32 = 64;
@@ -24,100 +24,119 @@ pub(crate) fn emit(qp: &mut Qp, quota: usize, env: &mut Env<'_>) -> usize {
     }
     let (mut emitted, mut local) = (0, 0);
     while emitted + local < quota && env.may_send() && qp.req.has_unsent() {
-        if qp.req.cur == qp.req.started && !start(qp, env) {
-            break;
+        let index = qp.req.cur;
+        // A copy: what is emitted may be anywhere, as far as the compiler knows.
+        let mut w = *qp.req.wqe(index);
+        let mut checked = None;
+        if index == qp.req.started {
+            match start(qp, &mut w, env) {
+                Some(memory) => checked = memory,
+                None => break,
+            }
         }
-        let op = qp.req.wqe(qp.req.cur).op;
-        if op.is_local() {
+        if w.op.is_local() {
             // Carried out when it started.
-            qp.req.cur = qp.req.cur.wrapping_add(1);
+            qp.req.cur = index.wrapping_add(1);
             local += 1;
             continue;
         }
-        if qp.req.outstanding() >= env.window {
+        if qp.req.outstanding() >= env.nic.window {
             break;
         }
-        let sent = match op {
-            WrOpcode::Read => emit_read(qp, env),
-            _ if op.is_answered() => answered::emit(qp, env),
-            _ => emit_data(qp, env),
+        let sent = match w.op {
+            WrOpcode::Read => usize::from(emit_read(qp, env)),
+            _ if w.op.is_answered() => usize::from(answered::emit(qp, env)),
+            _ => emit_data(qp, &w, quota - emitted - local, checked, env),
         };
-        if !sent {
+        if sent == 0 {
             break;
         }
         env.count_sent(qp.ipv6);
-        emitted += 1;
+        emitted += sent;
     }
     if emitted > 0 && qp.req.wait == Wait::None {
-        qp.req.restart_ack_timer(env.now, env.timers, qp.slot);
+        let (now, timers) = (env.now, &mut env.nic.timers);
+        qp.req.restart_ack_timer(now, timers, qp.slot);
     }
     emitted + local
 }
 
-/// Gives the next request its PSNs, if it may start now and is sound.
-fn start(qp: &mut Qp, env: &mut Env<'_>) -> bool {
+/// Gives the next request, of which `w` is a copy, its PSNs, if it may start now and is sound. The memory of one that has a
+/// single entry.
+#[inline]
+fn start(qp: &mut Qp, w: &mut SendWqe, env: &mut Env<'_>) -> Option<Option<MemSlice>> {
     // SQD: what has started goes on, nothing new starts (IBTA 10.3.1).
     if qp.state != QpState::Rts {
-        return false;
+        return None;
     }
     let index = qp.req.started;
-    let w = *qp.req.wqe(index);
-    if w.fence && (qp.req.reads_open > 0 || (w.op.is_local() && qp.req.head != index)) {
-        return false;
+    let op = w.op;
+    if w.fence() && (qp.req.reads_open > 0 || (op.is_local() && qp.req.head != index)) {
+        return None;
     }
-    if w.op == WrOpcode::LocalInv && !responder::may_invalidate(qp, env.now) {
-        return false;
+    if op == WrOpcode::LocalInv && !responder::may_invalidate(qp, env.now) {
+        return None;
     }
-    let error = match w.error {
-        Some(WcStatus::LocLenErr) => Some(Cause::TooLong),
-        Some(_) => Some(Cause::BadRequest),
-        None if w.op.is_local() => local::execute(qp, index, &w, env).err(),
-        None => refuse(qp, index, &w, env),
+    let judged = match w.error() {
+        Some(WcStatus::LocLenErr) => Err(Cause::TooLong),
+        Some(_) => Err(Cause::BadRequest),
+        None if op.is_local() => local::execute(qp, index, env).map(|()| None),
+        None => judge(qp, index, w, env),
     };
-    let psns = match w.op {
-        _ if error.is_some() || w.op.is_local() => 0,
+    let psns = match op {
+        _ if judged.is_err() || op.is_local() => 0,
         WrOpcode::Flush => 1,
         _ => qp.packets(w.len),
     };
     let r = &mut qp.req;
     let used = r.ahead(r.alloc);
     if used > 0 && used + psns > MAX_OUTSTANDING {
-        return false;
+        return None;
     }
     let first = r.alloc;
     r.alloc = first.add(psns);
     r.started = r.started.wrapping_add(1);
-    let w = r.wqe_mut(index);
-    w.first = first;
-    w.psns = psns;
-    if let Some(cause) = error {
-        r.set_error(index, cause);
-        complete(qp, env);
-        return false;
-    }
-    if w.op.is_answered() {
+    (w.first, w.psns) = (first, psns);
+    let kept = r.wqe_mut(index);
+    (kept.first, kept.psns) = (first, psns);
+    let memory = match judged {
+        Ok(memory) => memory,
+        Err(cause) => {
+            r.set_error(index, cause);
+            complete(qp, env);
+            return None;
+        }
+    };
+    if op.is_answered() {
         r.reads_open += 1;
-    } else if w.op.is_local() {
+    } else if op.is_local() {
         r.skip_local();
         complete(qp, env);
     }
-    true
+    Some(memory)
 }
 
-/// Why a request that is sound in itself may not start.
-fn refuse(qp: &Qp, index: u32, w: &SendWqe, env: &Env<'_>) -> Option<Cause> {
-    let access = if w.is_read() || w.op.is_atomic() {
-        Access::LOCAL_WRITE
-    } else {
-        Access::LOCAL_READ
-    };
-    if w.op.is_answered() && qp.req.max_rd_atomic == 0 {
-        return Some(Cause::NoReadCredits);
+/// Why a request that is sound in itself may not start; else the memory of its entry, if it has one and no more.
+#[inline]
+fn judge(qp: &Qp, index: u32, w: &SendWqe, env: &Env<'_>) -> Result<Option<MemSlice>, Cause> {
+    let mut right = Access::LOCAL_READ;
+    if w.op.is_answered() {
+        if qp.req.max_rd_atomic == 0 {
+            return Err(Cause::NoReadCredits);
+        }
+        if w.op == WrOpcode::Read || w.op.is_atomic() {
+            right = Access::LOCAL_WRITE;
+        }
     }
-    let sges = &qp.req.sges[qp.req.sge_range(index)];
-    sge::check_all(sges, access, qp.pd, env.mrs)
-        .err()
-        .map(Cause::LocalKey)
+    let (mrs, pd) = (&env.nic.mrs, qp.pd);
+    let judged = match w.num_sge {
+        0 => Ok(None),
+        1 if w.sge.length > 0 => mrs
+            .check(w.sge.lkey, pd, w.sge.addr, w.sge.length, right)
+            .map(Some),
+        _ => sge::check_all(qp.req.sges(index), right, pd, mrs).map(|()| None),
+    };
+    judged.map_err(Cause::LocalKey)
 }
 
 /// Opcodes by place in the message: middle, first, last, only.
@@ -162,93 +181,141 @@ fn opcode(op: WrOpcode, first: bool, last: bool) -> Opcode {
     table[usize::from(first) | usize::from(last) << 1]
 }
 
-/// One packet of a SEND or WRITE.
-fn emit_data(qp: &mut Qp, env: &mut Env<'_>) -> bool {
-    let index = qp.req.cur;
+/// Packets of one SEND or WRITE, up to `quota` and as far as the window reaches: at least one, unless the request fails.
+/// `checked` is the memory of a request with a single entry that has just started.
+#[inline]
+fn emit_data(
+    qp: &mut Qp,
+    w: &SendWqe,
+    quota: usize,
+    checked: Option<MemSlice>,
+    env: &mut Env<'_>,
+) -> usize {
     let (mtu, shift) = (qp.mtu(), qp.mtu_shift);
     let r = &mut qp.req;
-    let w = r.ring[(index & r.ring_mask) as usize];
-    let packet = r.snd.sub(w.first.get()).get();
-    // The last packet's offset is below the length, so this fits 31 bits.
-    let offset = packet << shift;
-    let rest = w.len - offset;
-    let len = rest.min(mtu);
-    let (first, last) = (packet == 0, packet + 1 == w.psns);
-    let payload = if len == 0 {
-        Payload::None
-    } else if w.inline {
-        Payload::Inline {
-            slot: w.slot,
-            offset,
+    let index = r.cur;
+    let (op, total, psns) = (w.op, w.len, w.psns);
+    let checked = checked.filter(|_| psns == 1);
+    let writes = matches!(op, WrOpcode::Write | WrOpcode::WriteImm);
+    // The event at the peer comes with the completion, hence with the last packet, and only where the
+    // peer has a completion.
+    let solicited = w.solicited() && op != WrOpcode::Write;
+    let mut packet = r.snd.sub(w.first.get()).get();
+    let mut outstanding = r.outstanding();
+    let mut sent = 0;
+    while packet < psns && sent < quota && outstanding < env.nic.window {
+        if sent > 0 && !env.may_send() {
+            break;
         }
-    } else {
-        let range = r.sge_range(index);
-        let sges = &r.sges[range];
-        r.tx_cursor.seek(index, sges, offset);
-        let out = &mut env.out.slices;
-        match r
-            .tx_cursor
-            .slice(sges, len, Access::LOCAL_READ, qp.pd, env.mrs, out)
-        {
-            Ok((first, count)) => Payload::Memory { first, count },
+        // The last packet's offset is below the length, so this fits 31 bits.
+        let offset = packet << shift;
+        let len = (total - offset).min(mtu);
+        let (first, last) = (packet == 0, packet + 1 == psns);
+        let payload = match payload(r, w, qp.pd, (offset, len), checked, env) {
+            Ok(payload) => payload,
             // The region went away since the request started.
             Err(error) => {
                 r.set_error(index, Cause::LocalKey(error));
                 complete(qp, env);
-                return false;
+                break;
             }
+        };
+        let opcode = opcode(op, first, last).of_transport(r.opcode_bits);
+        let mut ext = ExtHeaders::default();
+        if first && writes {
+            ext.va = w.remote_addr;
+            ext.rkey = w.rkey;
+            ext.dma_len = total;
+        }
+        if last && !matches!(op, WrOpcode::Send | WrOpcode::Write) {
+            ext.imm_or_rkey = w.imm;
+        }
+        outstanding += 1;
+        packet += 1;
+        sent += 1;
+        let psn = r.snd;
+        let wanted = last
+            || outstanding >= env.nic.window
+            || r.since_ack_req + 1 >= ACK_REQ_EVERY
+            || (qp.limited && env.now.saturating_sub(r.asked_at) >= ACK_REQ_AFTER);
+        let ack_req = wanted & r.reliable;
+        if ack_req {
+            r.asks(psn, env.now);
+            if qp.hears_acks && psn == r.max {
+                env.nic.reaction.asked(qp.slot, psn, env.now);
+            }
+        } else {
+            r.since_ack_req += 1;
+        }
+        put(
+            &mut env.out.tx,
+            TxDesc {
+                qp: qp.id,
+                ah: NO_AH,
+                dest_qpn: 0,
+                epoch: qp.tx_epoch,
+                side: Side::Requester,
+                opcode,
+                ack_req,
+                solicited: last && solicited,
+                psn,
+                ext,
+                len,
+                payload,
+                tell_fetched: !r.reliable,
+            },
+        );
+        let again = psn != r.max;
+        qp.journal.sent(env.now, opcode, psn, 0, again);
+        r.snd = psn.add(1);
+        if !again {
+            r.max = r.snd;
+        }
+        env.count_sent(qp.ipv6);
+    }
+    let r = &mut qp.req;
+    if packet == psns && sent > 0 {
+        r.cur = index.wrapping_add(1);
+    }
+    sent
+}
+
+/// Where the `len` bytes at `offset` of the present request come from.
+#[inline]
+fn payload(
+    r: &mut Requester,
+    w: &SendWqe,
+    pd: u32,
+    (offset, len): (u32, u32),
+    checked: Option<MemSlice>,
+    env: &mut Env<'_>,
+) -> Result<Payload, AccessError> {
+    if len == 0 {
+        return Ok(Payload::None);
+    }
+    if w.inline() {
+        let slot = w.slot;
+        return Ok(Payload::Inline { slot, offset });
+    }
+    let (mrs, slices) = (&env.nic.mrs, &mut env.out.slices);
+    let right = Access::LOCAL_READ;
+    if w.num_sge != 1 {
+        let index = r.cur;
+        let (cursor, sges) = r.tx_sges(index);
+        cursor.seek(index, sges, offset);
+        let (first, count) = cursor.slice(sges, len, right, pd, mrs, slices)?;
+        return Ok(Payload::Memory { first, count });
+    }
+    let slice = match checked {
+        Some(slice) => slice,
+        None => {
+            let addr = w.sge.addr.wrapping_add(u64::from(offset));
+            mrs.check(w.sge.lkey, pd, addr, len, right)?
         }
     };
-    let opcode = opcode(w.op, first, last).of_transport(r.opcode_bits);
-    let headers = opcode.info().headers;
-    let mut ext = ExtHeaders::default();
-    if headers.has(HeaderSet::RETH) {
-        ext.va = w.remote_addr;
-        ext.rkey = w.rkey;
-        ext.dma_len = w.len;
-    }
-    if headers.has(HeaderSet::IMM) || headers.has(HeaderSet::IETH) {
-        ext.imm_or_rkey = w.imm;
-    }
-    let window_closes = r.outstanding() + 1 >= env.window;
-    let overdue = qp.limited && env.now.saturating_sub(r.asked_at) >= ACK_REQ_AFTER;
-    let wanted = last || window_closes || overdue || r.since_ack_req + 1 >= ACK_REQ_EVERY;
-    let ack_req = wanted & r.reliable;
-    if ack_req {
-        r.asks(r.snd, env.now);
-        if qp.hears_acks && r.snd == r.max {
-            env.reaction.asked(qp.slot, r.snd, env.now);
-        }
-    } else {
-        r.since_ack_req += 1;
-    }
-    env.out.tx.push(TxDesc {
-        qp: qp.id,
-        ah: NO_AH,
-        dest_qpn: 0,
-        epoch: qp.tx_epoch,
-        side: Side::Requester,
-        opcode,
-        ack_req,
-        // The event at the peer comes with the completion, hence with the last packet, and only where the
-        // peer has a completion.
-        solicited: last && w.solicited && w.op != WrOpcode::Write,
-        psn: r.snd,
-        ext,
-        len,
-        payload,
-        tell_fetched: !r.reliable,
-    });
-    let (psn, again) = (r.snd, r.snd != r.max);
-    qp.cold.journal.sent(env.now, opcode, psn, 0, again);
-    r.snd = r.snd.add(1);
-    if r.ahead(r.snd) > r.ahead(r.max) {
-        r.max = r.snd;
-    }
-    if last {
-        r.cur = r.cur.wrapping_add(1);
-    }
-    true
+    let first = slices.len() as u32;
+    put(slices, slice);
+    Ok(Payload::Memory { first, count: 1 })
 }
 
 /// The request of a READ, or of what a retry still misses of it. It takes the PSNs of all its responses.
@@ -258,11 +325,11 @@ fn emit_read(qp: &mut Qp, env: &mut Env<'_>) -> bool {
     if r.reads_out >= u32::from(r.max_rd_atomic) {
         return false;
     }
-    let w = r.ring[(r.cur & r.ring_mask) as usize];
+    let w = r.wqe(r.cur);
     let answered = r.snd.sub(w.first.get()).get();
     let offset = answered << shift;
     let psns = w.psns - answered;
-    env.out.tx.push(TxDesc {
+    let desc = TxDesc {
         qp: qp.id,
         ah: NO_AH,
         dest_qpn: 0,
@@ -281,11 +348,12 @@ fn emit_read(qp: &mut Qp, env: &mut Env<'_>) -> bool {
         len: 0,
         payload: Payload::None,
         tell_fetched: false,
-    });
+    };
+    put(&mut env.out.tx, desc);
     r.asks(r.snd.add(psns - 1), env.now);
     let (psn, again) = (r.snd, r.snd != r.max);
     let opcode = Opcode::RC_READ_REQUEST;
-    qp.cold.journal.sent(env.now, opcode, psn, 0, again);
+    qp.journal.sent(env.now, opcode, psn, 0, again);
     r.reads_out += 1;
     r.read_psns += psns;
     r.snd = r.snd.add(psns);

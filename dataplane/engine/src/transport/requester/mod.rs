@@ -28,6 +28,7 @@ pub(crate) use response::on_response;
 pub(crate) use retry::{fetch_fault, on_timer};
 
 use super::journal::{Cause, FailedRequest};
+use super::prefetch;
 use super::sge::Cursor;
 use super::{MAX_PENDING, Retransmission, SqFull};
 use crate::time::Nanos;
@@ -56,11 +57,14 @@ pub(crate) enum Wait {
     Rnr,
 }
 
-/// A send request in the ring.
+/// A send request in the ring: one cache line, with the first entry of its list.
 #[derive(Clone, Copy)]
+#[repr(C, align(64))]
 pub(crate) struct SendWqe {
     pub wr_id: u64,
     pub remote_addr: u64,
+    /// The entry of a list that has one. Longer ones lie in [`Requester::sges`].
+    sge: Sge,
     pub len: u32,
     /// First PSN, valid once started.
     pub first: Psn,
@@ -71,19 +75,32 @@ pub(crate) struct SendWqe {
     pub slot: u32,
     /// Answered requests: the placements that must be done, as a value of `Requester::place_issued`.
     pub place_end: u32,
-    pub error: Option<WcStatus>,
     pub op: WrOpcode,
-    pub num_sge: u8,
-    pub signaled: bool,
-    pub solicited: bool,
-    pub fence: bool,
-    pub inline: bool,
+    num_sge: u8,
+    flags: u8,
+    /// A [`WcStatus`], or [`SOUND`].
+    error: u8,
 }
+
+const _: () = assert!(size_of::<SendWqe>() == 64);
+
+/// No [`WcStatus`].
+const SOUND: u8 = u8::MAX;
+
+const SIGNALED: u8 = 1;
+const SOLICITED: u8 = 1 << 1;
+const FENCE: u8 = 1 << 2;
+const INLINE: u8 = 1 << 3;
 
 impl SendWqe {
     const EMPTY: SendWqe = SendWqe {
         wr_id: 0,
         remote_addr: 0,
+        sge: Sge {
+            addr: 0,
+            length: 0,
+            lkey: 0,
+        },
         len: 0,
         first: Psn::new(0),
         psns: 0,
@@ -91,14 +108,44 @@ impl SendWqe {
         imm: 0,
         slot: 0,
         place_end: 0,
-        error: None,
         op: WrOpcode::Send,
         num_sge: 0,
-        signaled: false,
-        solicited: false,
-        fence: false,
-        inline: false,
+        flags: 0,
+        error: SOUND,
     };
+
+    #[inline]
+    pub fn signaled(&self) -> bool {
+        self.flags & SIGNALED != 0
+    }
+
+    #[inline]
+    pub fn solicited(&self) -> bool {
+        self.flags & SOLICITED != 0
+    }
+
+    #[inline]
+    pub fn fence(&self) -> bool {
+        self.flags & FENCE != 0
+    }
+
+    #[inline]
+    pub fn inline(&self) -> bool {
+        self.flags & INLINE != 0
+    }
+
+    /// What is wrong with it.
+    #[inline]
+    pub fn error(&self) -> Option<WcStatus> {
+        match self.error {
+            SOUND => None,
+            raw => Some(WcStatus::from_raw(raw.into()).unwrap_or(WcStatus::GeneralErr)),
+        }
+    }
+
+    fn set_error(&mut self, status: WcStatus) {
+        self.error = status as u8;
+    }
 
     #[inline]
     pub fn is_read(&self) -> bool {
@@ -152,8 +199,8 @@ impl SendWqe {
     }
 }
 
-/// The requester half of a QP.
-#[repr(C)]
+/// The requester half of a QP. Fields that packets touch come first, by cache lines.
+#[repr(C, align(64))]
 pub(crate) struct Requester {
     pub una: Psn,
     pub snd: Psn,
@@ -164,20 +211,15 @@ pub(crate) struct Requester {
     cur: u32,
     started: u32,
     tail: u32,
-    /// The request at which emission stops because it has an error.
-    stop: Option<u32>,
-    /// What is wrong with that request.
-    cause: Cause,
-    /// What lies before this request is still to be flushed, though the QP has left SQE.
-    flush_end: Option<u32>,
     ring_mask: u32,
-    capacity: u32,
-    /// Packets emitted since the last that asked for an ACK.
-    since_ack_req: u32,
+    ring: Box<[SendWqe]>,
     /// The newest PSN that an ACK was asked for; before `una` if there is none.
     asked: Psn,
-    /// When that was.
-    asked_at: Nanos,
+    /// Packets emitted since the last that asked for an ACK.
+    since_ack_req: u32,
+    /// The request at which emission stops because it has an error.
+    stop: Option<u32>,
+    capacity: u32,
     /// READs, and other requests that are answered, emitted and not answered in full.
     reads_out: u32,
     /// PSNs of those that are still to come.
@@ -204,24 +246,30 @@ pub(crate) struct Requester {
     /// Each request names its destination: UD.
     datagrams: bool,
     sig_all: bool,
-    /// When `wait` ends.
-    deadline: Nanos,
-    /// What the wheel is armed for, `u64::MAX` when it is not. It may be earlier than `deadline`: progress only
-    /// moves the deadline, and the wheel is armed again when it fires too early.
-    wheel_at: u64,
-    /// ACK timeout, 0 for none.
-    timeout: Nanos,
     profile: Retransmission,
     /// ACK waits that have expired since the last progress.
     expired: u32,
-    /// How long they were together.
-    stalled: Nanos,
+    /// What the wheel is armed for, `u64::MAX` when it is not. It may be earlier than `deadline`: progress only
+    /// moves the deadline, and the wheel is armed again when it fires too early.
+    wheel_at: u64,
+    /// When `wait` ends.
+    deadline: Nanos,
+    /// ACK timeout, 0 for none.
+    timeout: Nanos,
+    /// When the ACK of `asked` was asked for.
+    asked_at: Nanos,
     tx_cursor: Cursor,
     rx_cursor: Cursor,
     sge_stride: u32,
     max_sge: u32,
     max_inline: u32,
-    ring: Box<[SendWqe]>,
+    /// How long the waits of `expired` were together.
+    stalled: Nanos,
+    /// What is wrong with the request at `stop`.
+    cause: Cause,
+    /// What lies before this request is still to be flushed, though the QP has left SQE.
+    flush_end: Option<u32>,
+    /// Lists of more than one entry.
     sges: Box<[Sge]>,
     /// [`SendWr::compare_add`] and [`SendWr::swap`], of the few requests that have them.
     operands: Box<[[u64; 2]]>,
@@ -363,6 +411,7 @@ impl Requester {
     }
 
     /// Puts a request into the ring. What is wrong with it in itself is noted now and reported in its turn.
+    #[inline]
     pub fn post(&mut self, wr: &SendWr, sges: &[Sge]) -> Result<(), SqFull> {
         if !self.has_room() {
             return Err(SqFull);
@@ -371,41 +420,35 @@ impl Requester {
         // These have no payload, whatever entries came along.
         let bare = op.is_local() || op == WrOpcode::Flush;
         let sges = sges.get(..wr.num_sge as usize).unwrap_or(sges);
-        let too_many = wr.num_sge > self.max_sge || sges.len() < wr.num_sge as usize;
-        let len = match wr.inline || bare {
-            true => wr.length,
-            false => sges.iter().map(|s| u64::from(s.length)).sum(),
-        };
-        let inline_answer = wr.inline && (op == WrOpcode::Read || op.is_atomic());
         let no_entries = wr.inline || bare;
-        // Of UC: SENDs, WRITEs, and what is carried out here (IBTA 9.8.2.1 and table "Transport functions").
-        let supported = wr.opcode.is_some()
-            && (self.reliable || !(op.is_answered() || op == WrOpcode::SendInv));
-        let error = if !supported || inline_answer || (too_many && !no_entries) {
-            Some(Cause::BadRequest)
-        } else if len > MAX_MESSAGE
-            || (wr.inline && len > u64::from(self.max_inline) && op != WrOpcode::AtomicWrite)
-            || answered::wrong_length(op, len)
-        {
-            Some(Cause::TooLong)
-        } else {
-            None
+        let len = match sges {
+            _ if no_entries => wr.length,
+            [one] => u64::from(one.length),
+            _ => sges.iter().map(|s| u64::from(s.length)).sum(),
         };
-        let index = (self.tail & self.ring_mask) as usize;
+        let error = self.flaw(wr, op, sges.len(), len, no_entries);
+        let at = (self.tail & self.ring_mask) as usize;
         let num_sge = if no_entries || error.is_some() {
             0
         } else {
             sges.len()
         };
-        let base = index * self.sge_stride as usize;
-        self.sges[base..base + num_sge].copy_from_slice(&sges[..num_sge]);
+        let mut sge = Sge::default();
+        if num_sge == 1 {
+            sge = sges[0];
+        } else if num_sge > 1 {
+            let base = at * self.sge_stride as usize;
+            self.sges[base..base + num_sge].copy_from_slice(&sges[..num_sge]);
+        }
         let (remote_addr, rkey) = match self.datagrams {
             false => (wr.remote_addr, wr.rkey),
             true => (SendWqe::pack(wr.dest_qpn, wr.qkey), wr.ah),
         };
-        self.ring[index] = SendWqe {
+        let flag = |set: bool, bit: u8| if set { bit } else { 0 };
+        self.ring[at] = SendWqe {
             wr_id: wr.wr_id,
             remote_addr,
+            sge,
             len: match error {
                 Some(_) => 0,
                 // The original value, however much room there is for it.
@@ -418,19 +461,49 @@ impl Requester {
             imm: wr.imm_or_rkey,
             slot: wr.slot,
             place_end: 0,
-            error: error.map(|cause| cause.fault().status()),
             op,
             num_sge: num_sge as u8,
-            signaled: wr.signaled || self.sig_all,
-            solicited: wr.solicited,
-            fence: wr.fence,
-            inline: wr.inline,
+            flags: flag(wr.signaled | self.sig_all, SIGNALED)
+                | flag(wr.solicited, SOLICITED)
+                | flag(wr.fence, FENCE)
+                | flag(wr.inline, INLINE),
+            error: match error {
+                None => SOUND,
+                Some(cause) => cause.fault().status() as u8,
+            },
         };
         if op.is_atomic() || op == WrOpcode::BindMw {
-            self.operands[index] = [wr.compare_add, wr.swap];
+            self.operands[at] = [wr.compare_add, wr.swap];
         }
         self.tail = self.tail.wrapping_add(1);
         Ok(())
+    }
+
+    /// What is wrong with a request of `len` bytes in `entries` entries in itself.
+    #[inline]
+    fn flaw(
+        &self,
+        wr: &SendWr,
+        op: WrOpcode,
+        entries: usize,
+        len: u64,
+        no_entries: bool,
+    ) -> Option<Cause> {
+        let too_many = wr.num_sge > self.max_sge || entries < wr.num_sge as usize;
+        let inline_answer = wr.inline && (op == WrOpcode::Read || op.is_atomic());
+        // Of UC: SENDs, WRITEs, and what is carried out here (IBTA 9.8.2.1 and table "Transport functions").
+        let supported = wr.opcode.is_some()
+            && (self.reliable || !(op.is_answered() || op == WrOpcode::SendInv));
+        if !supported || inline_answer || (too_many && !no_entries) {
+            Some(Cause::BadRequest)
+        } else if len > MAX_MESSAGE
+            || (wr.inline && len > u64::from(self.max_inline) && op != WrOpcode::AtomicWrite)
+            || answered::wrong_length(op, len)
+        {
+            Some(Cause::TooLong)
+        } else {
+            None
+        }
     }
 
     #[inline]
@@ -443,11 +516,48 @@ impl Requester {
         &mut self.ring[(index & self.ring_mask) as usize]
     }
 
+    /// The list of a request.
     #[inline]
-    fn sge_range(&self, index: u32) -> core::ops::Range<usize> {
-        let at = (index & self.ring_mask) as usize;
-        let base = at * self.sge_stride as usize;
-        base..base + usize::from(self.ring[at].num_sge)
+    fn sges(&self, index: u32) -> &[Sge] {
+        entries(&self.ring, &self.sges, self.at(index), self.sge_stride)
+    }
+
+    /// The same beside the cursor of requests, which goes over it.
+    #[inline]
+    fn tx_sges(&mut self, index: u32) -> (&mut Cursor, &[Sge]) {
+        let sges = entries(&self.ring, &self.sges, self.at(index), self.sge_stride);
+        (&mut self.tx_cursor, sges)
+    }
+
+    /// The same beside the cursor of answers.
+    #[inline]
+    fn rx_sges(&mut self, index: u32) -> (&mut Cursor, &[Sge]) {
+        let sges = entries(&self.ring, &self.sges, self.at(index), self.sge_stride);
+        (&mut self.rx_cursor, sges)
+    }
+
+    /// Asks for the cache line into which the next request goes.
+    #[inline]
+    pub fn prefetch_posted(&self) {
+        prefetch::line(&raw const *self.wqe(self.tail));
+    }
+
+    /// Asks for the cache line of the request that is emitted next.
+    #[inline]
+    pub fn prefetch_next(&self) {
+        prefetch::line(&raw const *self.wqe(self.cur));
+    }
+
+    /// Asks for the cache line of the oldest request that is not acknowledged.
+    #[inline]
+    pub fn prefetch_acknowledged(&self) {
+        prefetch::line(&raw const *self.wqe(self.una_wqe));
+    }
+
+    /// Its place in the ring.
+    #[inline]
+    fn at(&self, index: u32) -> usize {
+        (index & self.ring_mask) as usize
     }
 
     /// The oldest unacknowledged request is acknowledged.
@@ -505,7 +615,7 @@ impl Requester {
     fn set_error(&mut self, index: u32, cause: Cause) {
         if !self.stopped_at(index) {
             self.stop = Some(index);
-            self.wqe_mut(index).error = Some(cause.fault().status());
+            self.wqe_mut(index).set_error(cause.fault().status());
             self.cause = cause;
         }
     }
@@ -571,5 +681,16 @@ impl Requester {
         } else {
             self.wait = Wait::None;
         }
+    }
+}
+
+/// The list of the request at a place in the ring.
+#[inline]
+fn entries<'a>(ring: &'a [SendWqe], sges: &'a [Sge], at: usize, stride: u32) -> &'a [Sge] {
+    let w = &ring[at];
+    match w.num_sge {
+        0 => &[],
+        1 => core::slice::from_ref(&w.sge),
+        count => &sges[at * stride as usize..][..usize::from(count)],
     }
 }

@@ -3,7 +3,7 @@
 use super::answered::on_atomic_ack;
 use super::retry::{implied_nak, refused, rnr_nak, sequence_nak};
 use super::{Requester, SendWqe, complete};
-use crate::descriptor::{Place, PlaceKind, Side};
+use crate::descriptor::{Place, PlaceKind, Side, put};
 use crate::memory::Access;
 use crate::transport::env::{Env, count};
 use crate::transport::journal::Cause;
@@ -18,7 +18,7 @@ pub(crate) fn on_response(qp: &mut Qp, packet: &Packet, tag: u32, env: &mut Env<
     if !qp.can_send() || r.ahead(packet.psn) >= r.ahead(r.max) {
         // Nothing was ever acknowledged: do the ends agree on the first PSN?
         if packet.opcode == Opcode::RC_ACK && r.una == qp.cold.attr.sq_psn {
-            qp.cold.journal.astray(packet.psn, packet.ext.aeth);
+            qp.journal.astray(packet.psn, packet.ext.aeth);
         }
         count!(qp, env, rx_dropped);
         return;
@@ -46,11 +46,11 @@ fn tell_reaction(qp: &mut Qp, before: Psn, is_ack: bool, psn: Psn, env: &mut Env
     }
     if !is_ack {
         // It comes when the peer has its answer, and for a PSN that was no packet of data: neither is of the path that is asked for.
-        env.reaction.forget_probe(qp.slot);
+        env.nic.reaction.forget_probe(qp.slot);
         packets = packets.min(psn.sub(before.get()).get());
     }
     if packets > 0 {
-        env.reaction.on_ack(qp, packets, una, env.now);
+        env.nic.reaction.on_ack(qp, packets, una, env.now);
     }
 }
 
@@ -119,10 +119,10 @@ fn progress(qp: &mut Qp, env: &mut Env<'_>) {
     r.expired = 0;
     r.implied_nak_armed = true;
     // This also ends an RNR wait: the request it was for has arrived.
-    r.restart_ack_timer(env.now, env.timers, qp.slot);
+    r.restart_ack_timer(env.now, &mut env.nic.timers, qp.slot);
     complete(qp, env);
     if qp.req.has_unsent() {
-        env.lists.ready.push(qp.slot);
+        env.nic.lists.ready.push(qp.slot);
     }
 }
 
@@ -186,7 +186,7 @@ pub(super) fn place(
     (first, count): (u32, u8),
     env: &mut Env<'_>,
 ) {
-    env.out.place.push(Place {
+    let place = Place {
         kind,
         qp: qp.id,
         epoch: qp.place_epoch,
@@ -195,7 +195,8 @@ pub(super) fn place(
         len,
         first,
         count,
-    });
+    };
+    put(&mut env.out.place, place);
     qp.req.place_issued = qp.req.place_issued.wrapping_add(1);
 }
 
@@ -215,7 +216,7 @@ fn on_read_response(qp: &mut Qp, packet: &Packet, tag: u32, env: &mut Env<'_>) {
     let position = packet.opcode.info().position;
     let fits = packet.payload_len == rest.min(mtu) && position.ends() == last;
     if w.is_read() && !fits {
-        let journal = &mut qp.cold.journal;
+        let journal = &mut qp.journal;
         journal.misfit(packet.payload_len, rest.min(mtu));
     }
     if !expected || !fits || !r.can_place() {
@@ -223,15 +224,11 @@ fn on_read_response(qp: &mut Qp, packet: &Packet, tag: u32, env: &mut Env<'_>) {
         return;
     }
     if packet.payload_len > 0 {
-        let range = r.sge_range(index);
-        let sges = &r.sges[range];
-        r.rx_cursor.seek(index, sges, offset);
+        let (cursor, sges) = r.rx_sges(index);
+        cursor.seek(index, sges, offset);
         let slices = &mut env.out.slices;
         let len = packet.payload_len;
-        match r
-            .rx_cursor
-            .slice(sges, len, Access::LOCAL_WRITE, qp.pd, env.mrs, slices)
-        {
+        match cursor.slice(sges, len, Access::LOCAL_WRITE, qp.pd, &env.nic.mrs, slices) {
             Ok(cut) => place(qp, PlaceKind::Payload, tag, len, cut, env),
             Err(error) => {
                 r.set_error(index, Cause::LocalKey(error));

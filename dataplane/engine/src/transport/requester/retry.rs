@@ -25,10 +25,10 @@ fn go_back(qp: &mut Qp, env: &mut Env<'_>) {
     r.asked = r.una.sub(1);
     r.wait = Wait::None;
     if qp.hears_acks {
-        env.reaction.forget_probe(qp.slot);
+        env.nic.reaction.forget_probe(qp.slot);
     }
     if qp.req.has_unsent() {
-        env.lists.ready.push(qp.slot);
+        env.nic.lists.ready.push(qp.slot);
     }
 }
 
@@ -46,8 +46,8 @@ fn retry(qp: &mut Qp, why: Retry, env: &mut Env<'_>) -> bool {
 /// Sends again, and remembers why.
 fn again(qp: &mut Qp, why: Retry, env: &mut Env<'_>) {
     let (una, left) = (qp.req.una, qp.req.retry_left);
-    let journal = &mut qp.cold.journal;
-    journal.trouble(env.now, una, env.counters);
+    let journal = &mut qp.journal;
+    journal.trouble(env.now, una, &env.nic.counters);
     journal.note(env.now, why.kind(), una, left);
     go_back(qp, env);
 }
@@ -55,7 +55,7 @@ fn again(qp: &mut Qp, why: Retry, env: &mut Env<'_>) {
 /// The oldest request was sent in vain as often, or for as long, as the QP allows.
 fn exhausted(qp: &mut Qp, why: Retry, env: &mut Env<'_>) {
     count!(qp, env, req_transport_retries_exceeded);
-    qp.cold.journal.note(env.now, why.kind(), qp.req.una, 0);
+    qp.journal.note(env.now, why.kind(), qp.req.una, 0);
     let (index, cause) = (qp.req.una_wqe, Cause::RetriesExceeded(why));
     give_up(qp, index, cause, env);
 }
@@ -63,7 +63,8 @@ fn exhausted(qp: &mut Qp, why: Retry, env: &mut Env<'_>) {
 /// The request at `index` has failed; it says so in its turn.
 fn give_up(qp: &mut Qp, index: u32, cause: Cause, env: &mut Env<'_>) {
     qp.req.set_error(index, cause);
-    qp.req.restart_ack_timer(env.now, env.timers, qp.slot);
+    qp.req
+        .restart_ack_timer(env.now, &mut env.nic.timers, qp.slot);
     complete(qp, env);
 }
 
@@ -75,19 +76,21 @@ pub(crate) fn on_timer(qp: &mut Qp, env: &mut Env<'_>) {
     }
     if qp.req.deadline > env.now {
         let (wait, deadline) = (qp.req.wait, qp.req.deadline);
-        qp.req.wait_for(wait, deadline, env.timers, qp.slot);
+        qp.req
+            .wait_for(wait, deadline, &mut env.nic.timers, qp.slot);
         return;
     }
     match core::mem::replace(&mut qp.req.wait, Wait::None) {
         // What should be answered may not have left.
-        Wait::Ack if qp.tx_paused || env.lists.ready.paused() >> qp.priority & 1 != 0 => {
-            qp.req.restart_ack_timer(env.now, env.timers, qp.slot);
+        Wait::Ack if qp.tx_paused || env.nic.lists.ready.paused() >> qp.priority & 1 != 0 => {
+            qp.req
+                .restart_ack_timer(env.now, &mut env.nic.timers, qp.slot);
         }
         Wait::Ack => {
             qp.req.implied_nak_armed = true;
             ack_timeout(qp, env);
         }
-        Wait::Rnr if qp.req.has_unsent() => env.lists.ready.push(qp.slot),
+        Wait::Rnr if qp.req.has_unsent() => env.nic.lists.ready.push(qp.slot),
         _ => {}
     }
 }
@@ -156,7 +159,7 @@ pub(crate) fn rnr_nak(qp: &mut Qp, psn: Psn, timer: u8, env: &mut Env<'_>) {
     if r.rnr_retry != RNR_ENDLESS {
         if r.rnr_left == 0 {
             count!(qp, env, req_rnr_retries_exceeded);
-            qp.cold.journal.note(env.now, Kind::RnrNak, psn, 0);
+            qp.journal.note(env.now, Kind::RnrNak, psn, 0);
             let index = r.una_wqe;
             give_up(qp, index, Cause::RnrExceeded, env);
             return;
@@ -164,11 +167,12 @@ pub(crate) fn rnr_nak(qp: &mut Qp, psn: Psn, timer: u8, env: &mut Env<'_>) {
         r.rnr_left -= 1;
     }
     let left = r.rnr_left;
-    qp.cold.journal.note(env.now, Kind::RnrNak, psn, left);
+    qp.journal.note(env.now, Kind::RnrNak, psn, left);
     count!(qp, env, rnr_nak_retry_err);
     go_back(qp, env);
     let until = env.now + aeth::rnr_timer(timer);
-    qp.req.wait_for(Wait::Rnr, until, env.timers, qp.slot);
+    qp.req
+        .wait_for(Wait::Rnr, until, &mut env.nic.timers, qp.slot);
 }
 
 /// A NAK that is no call for a retry: the request with `psn` has failed.

@@ -105,7 +105,7 @@ pub(super) fn flush(qp: &mut Qp, packet: &Packet, env: &mut Env<'_>) -> Result<(
     if feth.selectivity == Feth::REGION {
         let owner = (qp.pd, qp.id);
         let whole =
-            invalidate::allows(qp, rkey).and_then(|()| env.mrs.check_whole(rkey, owner, right));
+            invalidate::allows(qp, rkey).and_then(|()| env.nic.mrs.check_whole(rkey, owner, right));
         whole.map_err(|error| {
             let (addr, len) = (va, 0);
             let cause = Cause::RemoteKey {

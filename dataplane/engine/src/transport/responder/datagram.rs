@@ -52,7 +52,7 @@ pub(crate) fn on_datagram<Q: RecvQueues>(
         return;
     }
     let (pd, slices) = (qp.recv_pd, &mut env.out.slices);
-    let sliced = Cursor::default().slice(sges, len, Access::LOCAL_WRITE, pd, env.mrs, slices);
+    let sliced = Cursor::default().slice(sges, len, Access::LOCAL_WRITE, pd, &env.nic.mrs, slices);
     let (first, slices) = match sliced {
         Ok(sliced) => sliced,
         Err(error) => {
@@ -84,18 +84,18 @@ pub(crate) fn on_datagram<Q: RecvQueues>(
             ipv4: packet.src.ipv4().is_some(),
         }),
     };
-    r.effects.push(Effect {
+    let effect = Effect {
         placing: true,
         ends: true,
-        received: Some(received),
         ..Effect::new(packet.psn, Kind::Send)
-    });
+    };
+    r.effects.push_received(effect, received);
 }
 
 /// The receive request itself is no good: it completes with an error behind what arrived before, and the QP goes to ERR.
 fn refuse(qp: &mut Qp, psn: Psn, cause: Cause, env: &mut Env<'_>) {
     qp.resp.dead = true;
-    qp.cold.journal.refusal = Some(cause);
+    qp.journal.rest.refusal = Some(cause);
     qp.resp.effects.push_nak(psn, Kind::FatalNak(cause.fault()));
     drain(qp, env);
 }

@@ -1,9 +1,10 @@
 //! What accepted requests bring about, in PSN order, once the placements before it are done.
 
 use super::{MAX_PENDING, acknowledge, emit_ack};
-use crate::descriptor::Outcome;
+use crate::descriptor::{Outcome, put};
 use crate::transport::env::{Env, count};
 use crate::transport::journal::{Cause, FailedRequest};
+use crate::transport::prefetch;
 use crate::transport::qp::Qp;
 use crate::verbs::{
     AsyncKind, Completion, Event, Fault, QpState, RecvQueues, SL_IPV4, SL_IPV6, WC_GRH,
@@ -51,7 +52,7 @@ pub(super) struct Sender {
     pub ipv4: bool,
 }
 
-/// One entry.
+/// One entry. The completion that it may bring lies beside it ([`Effects::received`]).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Effect {
     pub psn: Psn,
@@ -64,8 +65,11 @@ pub(super) struct Effect {
     pub ack: bool,
     /// A message ends here.
     pub ends: bool,
-    pub received: Option<Received>,
+    /// A receive request is complete with it.
+    pub receives: bool,
 }
+
+const _: () = assert!(size_of::<Effect>() <= 16);
 
 impl Effect {
     /// One that waits for nothing and does nothing by itself.
@@ -77,29 +81,42 @@ impl Effect {
             fault: false,
             ack: false,
             ends: false,
-            received: None,
+            receives: false,
         }
     }
 }
 
 /// The FIFO.
 pub(super) struct Effects {
-    /// Holds [`MAX_PENDING`] entries without growing, and as many as were ever in use at once: the memory behind them is
-    /// not touched, so a queue pair whose placements end at once, as nearly all do, costs a page and not the whole ring.
-    ring: Vec<Effect>,
     head: u32,
     tail: u32,
     /// Entries before this one wait for no placement.
     place: u32,
+    /// Holds [`MAX_PENDING`] entries without growing, and as many as were ever in use at once: the memory behind them is
+    /// not touched, so a queue pair whose placements end at once, as nearly all do, costs a page and not the whole ring.
+    ring: Vec<Effect>,
+    /// The completions of those entries of the ring that have one.
+    received: Vec<Received>,
 }
 
 impl Effects {
     pub fn new() -> Effects {
         Effects {
             ring: Vec::with_capacity(MAX_PENDING as usize),
+            received: Vec::with_capacity(MAX_PENDING as usize),
             head: 0,
             tail: 0,
             place: 0,
+        }
+    }
+
+    /// Asks for the cache lines of the next entry.
+    #[inline]
+    pub fn prefetch(&self, receives: bool) {
+        let at = if self.is_empty() { 0 } else { slot(self.tail) };
+        prefetch::line(self.ring.as_ptr().wrapping_add(at));
+        if receives {
+            prefetch::line(self.received.as_ptr().wrapping_add(at));
         }
     }
 
@@ -126,12 +143,28 @@ impl Effects {
 
     #[inline]
     fn at(&mut self, index: u32) -> &mut Effect {
-        &mut self.ring[(index & (MAX_PENDING - 1)) as usize]
+        &mut self.ring[slot(index)]
+    }
+
+    /// The completion that comes with the entry at `index`.
+    #[inline]
+    fn received(&self, index: u32) -> Option<&Received> {
+        let receives = self.ring[slot(index)].receives;
+        receives.then(|| &self.received[slot(index)])
+    }
+
+    /// The oldest entry, if it waits for nothing.
+    #[inline]
+    fn ready(&self) -> Option<&Effect> {
+        if self.is_empty() {
+            return None;
+        }
+        Some(&self.ring[slot(self.head)]).filter(|effect| !effect.placing)
     }
 
     #[inline]
     pub fn front_is_ready(&self) -> bool {
-        !self.is_empty() && !self.ring[(self.head & (MAX_PENDING - 1)) as usize].placing
+        self.ready().is_some()
     }
 
     #[inline]
@@ -141,12 +174,27 @@ impl Effects {
             self.clear();
         }
         // The tail goes up one by one and restarts at 0, so it is never beyond the end.
-        if (self.tail & (MAX_PENDING - 1)) as usize == self.ring.len() {
-            self.ring.push(effect);
-        } else {
-            *self.at(self.tail) = effect;
+        match self.ring.get_mut(slot(self.tail)) {
+            Some(place) => *place = effect,
+            None => self.ring.push(effect),
         }
         self.tail = self.tail.wrapping_add(1);
+    }
+
+    /// The same for an entry that completes a receive request.
+    #[inline]
+    pub fn push_received(&mut self, effect: Effect, received: Received) {
+        let effect = Effect {
+            receives: true,
+            ..effect
+        };
+        self.push(effect);
+        let at = slot(self.tail.wrapping_sub(1));
+        match self.received.get_mut(at) {
+            Some(place) => *place = received,
+            // Those before it, if any, had none.
+            None => self.received.resize(at + 1, received),
+        }
     }
 
     /// Puts a NAK at the end. False if there is no room: then silence, and the peer's timer, must do.
@@ -184,25 +232,25 @@ impl Effects {
     /// that message may be broken, and others without a receive request have ended behind it; the next that needed one
     /// was given this.
     fn take_end(&mut self) -> Option<Received> {
-        let end = (self.head..self.tail).find(|&i| self.at(i).received.is_some())?;
-        self.at(end).received.take()
+        let end = (self.head..self.tail).find(|&i| self.received(i).is_some())?;
+        let received = self.received(end).copied();
+        self.at(end).receives = false;
+        received
     }
 
     /// Whether an entry waits for its placement.
     pub fn is_placing(&self) -> bool {
-        (self.head..self.tail).any(|i| self.ring[(i & (MAX_PENDING - 1)) as usize].placing)
+        (self.head..self.tail).any(|i| self.ring[slot(i)].placing)
     }
 
     /// Whether a SEND that waits here invalidates `key`.
     pub fn invalidates(&self, key: u32) -> bool {
-        let invalidates = |effect: &Effect| {
-            let received = effect.received.as_ref();
-            received.is_some_and(|r| r.invalidate == Some(key))
-        };
-        (self.head..self.tail).any(|i| invalidates(&self.ring[(i & (MAX_PENDING - 1)) as usize]))
+        let invalidates = |r: &Received| r.invalidate == Some(key);
+        (self.head..self.tail).any(|i| self.received(i).is_some_and(invalidates))
     }
 
     /// The oldest entry whose placement is not reported; it counts as reported from now on.
+    #[inline]
     fn next_placing(&mut self) -> Option<&mut Effect> {
         while self.place != self.tail {
             let index = self.place;
@@ -217,24 +265,64 @@ impl Effects {
     }
 }
 
+/// Where an entry lies in the ring.
+#[inline]
+fn slot(index: u32) -> usize {
+    (index & (MAX_PENDING - 1)) as usize
+}
+
+/// Takes the run of WRITE packets off the front of the FIFO that have nothing to say but, at its end, a coalesced ACK.
+#[inline]
+fn writes(qp: &mut Qp, env: &mut Env<'_>) {
+    let r = &mut qp.resp;
+    if r.active != 0 || r.reack || !env.nic.coalesce {
+        return;
+    }
+    let (mut ended, mut asked, mut any) = (0, false, false);
+    while let Some(effect) = r.effects.ready() {
+        if effect.kind != Kind::Write || effect.fault || effect.receives {
+            break;
+        }
+        ended += u32::from(effect.ends);
+        asked |= effect.ack;
+        r.done = effect.psn;
+        any = true;
+        if r.late_ack == Some(r.done) {
+            r.late_ack = None;
+            asked = true;
+        }
+        r.effects.pop();
+    }
+    r.any_done |= any;
+    r.msn = (r.msn + ended) & 0xff_ffff;
+    if asked {
+        acknowledge(qp, qp.resp.done, env);
+    }
+}
+
 /// Lets out of the FIFO what waits for nothing. What a call has no room for goes on in `tx`.
 pub(crate) fn drain(qp: &mut Qp, env: &mut Env<'_>) {
+    if qp.can_receive() {
+        writes(qp, env);
+    }
     while qp.can_receive() && qp.resp.has_unsent() {
         if qp.resp.active != 0 || !env.tx_room() || !env.event_room() {
-            env.lists.ready.push(qp.slot);
+            env.nic.lists.ready.push(qp.slot);
             return;
         }
         if qp.resp.reack {
             emit_ack(qp, qp.resp.done, Syndrome::ACK, env);
             continue;
         }
-        let head = qp.resp.effects.head;
-        let effect = *qp.resp.effects.at(head);
-        qp.resp.effects.pop();
+        let effects = &mut qp.resp.effects;
+        let head = effects.head;
+        let effect = *effects.at(head);
+        let received = effects.received(head).copied();
+        effects.pop();
         match effect.kind {
-            Kind::Send | Kind::Write if effect.fault => fault(qp, &effect, env),
-            Kind::Send | Kind::Write => data(qp, &effect, env),
-            Kind::Atomic(_) if effect.fault => fault(qp, &effect, env),
+            Kind::Send | Kind::Write if effect.fault => fault(qp, &effect, received, env),
+            Kind::Send | Kind::Write => data(qp, &effect, received, env),
+            Kind::Atomic(_) if effect.fault => fault(qp, &effect, None, env),
             Kind::Read(job) | Kind::Atomic(job) => {
                 count_message(qp);
                 super::read::activate(qp, job);
@@ -253,11 +341,11 @@ fn count_message(qp: &mut Qp) {
 }
 
 #[inline]
-fn data(qp: &mut Qp, effect: &Effect, env: &mut Env<'_>) {
+fn data(qp: &mut Qp, effect: &Effect, received: Option<Received>, env: &mut Env<'_>) {
     qp.resp.done = effect.psn;
     qp.resp.any_done = true;
     if effect.ends {
-        if let Some(received) = &effect.received {
+        if let Some(received) = &received {
             if let Some(key) = received.invalidate {
                 if !super::invalidate::carry_out(qp, effect.psn, key, received, env) {
                     return;
@@ -277,20 +365,20 @@ fn data(qp: &mut Qp, effect: &Effect, env: &mut Env<'_>) {
 
 /// Payload could not be written to the program's memory. For the peer the operation failed at this end
 /// (IBTA 9.7.5.2: remote operational error); here the receive request of a SEND did, or else the QP.
-fn fault(qp: &mut Qp, effect: &Effect, env: &mut Env<'_>) {
+fn fault(qp: &mut Qp, effect: &Effect, received: Option<Received>, env: &mut Env<'_>) {
     if effect.kind != Kind::Send {
-        qp.cold.journal.refusal = Some(Cause::ResponderMemory);
+        qp.journal.rest.refusal = Some(Cause::ResponderMemory);
         fatal(qp, effect.psn, Fault::TargetMemory, None, env);
-        if let Some(received) = &effect.received {
+        if let Some(received) = &received {
             complete(qp, received, WcStatus::WrFlushErr, env);
         }
         return;
     }
     let cause = Cause::ReceiveMemory;
-    qp.cold.journal.refusal = Some(cause);
+    qp.journal.rest.refusal = Some(cause);
     let (fault, status) = (cause.fault(), cause.fault().row().receive);
     // The message may have arrived to its end, or not yet.
-    let received = effect.received.or_else(|| qp.resp.effects.take_end());
+    let received = received.or_else(|| qp.resp.effects.take_end());
     let ended = received.as_ref().zip(status);
     if let Some((received, status)) = ended {
         note_receive(qp, received.wr_id, received.byte_len.into(), status);
@@ -322,7 +410,7 @@ pub(super) fn fatal(
         }
         fail_receive(qp, status, env);
     }
-    let cause = qp.cold.journal.refusal.unwrap_or(Cause::ResponderMemory);
+    let cause = qp.journal.rest.refusal.unwrap_or(Cause::ResponderMemory);
     match row.event {
         Some(kind) => qp.fail_with(kind, cause, env),
         None => qp.fail(cause, env),
@@ -331,7 +419,7 @@ pub(super) fn fatal(
 
 /// Keeps, for the record, the receive request with which the QP fails.
 pub(super) fn note_receive(qp: &mut Qp, wr_id: u64, len: u64, status: WcStatus) {
-    qp.cold.journal.fails(FailedRequest {
+    qp.journal.fails(FailedRequest {
         wr_id,
         op: None,
         len,
@@ -359,6 +447,7 @@ fn fail_receive(qp: &mut Qp, status: WcStatus, env: &mut Env<'_>) {
     }
 }
 
+#[inline]
 pub(super) fn complete(qp: &mut Qp, received: &Received, status: WcStatus, env: &mut Env<'_>) {
     match status {
         WcStatus::Success => {}
@@ -375,7 +464,7 @@ pub(super) fn complete(qp: &mut Qp, received: &Received, status: WcStatus, env: 
         Some(sender) if ok => (WC_GRH, if sender.ipv4 { SL_IPV4 } else { SL_IPV6 }),
         _ => (0, 0),
     };
-    env.out.events.push(Event::Completion(Completion {
+    let completion = Completion {
         qp: qp.id,
         cq: qp.recv_cq,
         recv: true,
@@ -389,10 +478,12 @@ pub(super) fn complete(qp: &mut Qp, received: &Received, status: WcStatus, env: 
         src_qp: received.from.map_or(0, |sender| sender.qpn),
         sl,
         solicited: received.solicited,
-    }));
+    };
+    put(&mut env.out.events, Event::Completion(completion));
 }
 
 /// The oldest placement of this side ended.
+#[inline]
 pub(crate) fn placed(qp: &mut Qp, outcome: Outcome, env: &mut Env<'_>) {
     if outcome == Outcome::Pending {
         return;
@@ -403,14 +494,30 @@ pub(crate) fn placed(qp: &mut Qp, outcome: Outcome, env: &mut Env<'_>) {
             qp.resp.reads[usize::from(job)].value = value;
         }
     }
-    if qp.state == QpState::Err {
-        env.lists.work.push(qp.slot);
-    } else {
-        drain(qp, env);
-        // An invalidation may have waited for it.
-        if qp.req.waits_to_invalidate() && !qp.resp.is_placing() {
-            env.lists.ready.push(qp.slot);
+    after_placement(qp, env);
+}
+
+/// The `count` oldest placements of this side are done.
+#[inline]
+pub(crate) fn all_placed(qp: &mut Qp, count: u32, env: &mut Env<'_>) {
+    for _ in 0..count {
+        if qp.resp.effects.next_placing().is_none() {
+            break;
         }
+    }
+    after_placement(qp, env);
+}
+
+#[inline]
+fn after_placement(qp: &mut Qp, env: &mut Env<'_>) {
+    if qp.state == QpState::Err {
+        env.nic.lists.work.push(qp.slot);
+        return;
+    }
+    drain(qp, env);
+    // An invalidation may have waited for it.
+    if qp.req.waits_to_invalidate() && !qp.resp.is_placing() {
+        env.nic.lists.ready.push(qp.slot);
     }
 }
 
@@ -433,10 +540,10 @@ pub(crate) fn flush<Q: RecvQueues>(qp: &mut Qp, queues: &mut Q, env: &mut Env<'_
         if !env.event_room() {
             return false;
         }
-        let head = qp.resp.effects.head;
-        let effect = *qp.resp.effects.at(head);
-        qp.resp.effects.pop();
-        if let Some(received) = &effect.received {
+        let effects = &mut qp.resp.effects;
+        let received = effects.received(effects.head).copied();
+        effects.pop();
+        if let Some(received) = &received {
             complete(qp, received, WcStatus::WrFlushErr, env);
         }
     }

@@ -21,12 +21,12 @@ pub(super) fn carry_out(
     env: &mut Env<'_>,
 ) -> bool {
     qp.resp.invalidating -= 1;
-    let Err(error) = env.mrs.invalidate(key, (qp.pd, qp.id)) else {
+    let Err(error) = env.nic.mrs.invalidate(key, (qp.pd, qp.id)) else {
         return true;
     };
     count!(qp, env, resp_remote_access_errors);
     let cause = Cause::RemoteInvalidate(error);
-    qp.cold.journal.refusal = Some(cause);
+    qp.journal.rest.refusal = Some(cause);
     let row = cause.fault().row();
     if let Some(status) = row.receive {
         note_receive(qp, received.wr_id, received.byte_len.into(), status);

@@ -14,7 +14,7 @@ mod request;
 mod unreliable;
 
 pub(crate) use datagram::on_datagram;
-pub(crate) use effects::{flush, placed};
+pub(crate) use effects::{all_placed, flush, placed};
 pub(crate) use invalidate::may_invalidate;
 pub(crate) use read::{emit, fetch_fault};
 pub(crate) use request::on_request;
@@ -24,8 +24,9 @@ use super::MAX_PENDING;
 use super::sge::Cursor;
 use super::state::MAX_RD_ATOMIC;
 use crate::Nanos;
-use crate::descriptor::{NO_AH, Payload, Side, TxDesc};
+use crate::descriptor::{NO_AH, Payload, Side, TxDesc, put};
 use crate::transport::env::Env;
+use crate::transport::prefetch;
 use crate::transport::qp::Qp;
 use crate::verbs::{QpAttr, RecvWr};
 use crate::wire::aeth::{Aeth, Syndrome};
@@ -35,9 +36,10 @@ use read::ReadJob;
 
 const NEVER: Nanos = Nanos(u64::MAX);
 
-/// The responder half of a QP.
-#[repr(C)]
+/// The responder half of a QP. What packets touch comes first, in two cache lines.
+#[repr(C, align(64))]
 pub(crate) struct Responder {
+    effects: Effects,
     /// PSN expected next.
     pub epsn: Psn,
     /// Newest PSN that is wholly done: placed, or answered.
@@ -85,10 +87,9 @@ pub(crate) struct Responder {
     /// Bytes that the receive request holds.
     recv_space: u64,
     recv_cursor: Cursor,
-    effects: Effects,
     /// The last READs, oldest first from `next_read`, kept to be executed again; atomics and the like with their answers.
-    reads: [ReadJob; MAX_RD_ATOMIC as usize],
-    recv: RecvWr,
+    reads: Box<[ReadJob; MAX_RD_ATOMIC as usize]>,
+    recv: Box<RecvWr>,
 }
 
 impl Responder {
@@ -121,8 +122,8 @@ impl Responder {
             recv_space: 0,
             recv_cursor: Cursor::default(),
             effects: Effects::new(),
-            reads: [ReadJob::NONE; MAX_RD_ATOMIC as usize],
-            recv: RecvWr::empty(),
+            reads: Box::new([ReadJob::NONE; MAX_RD_ATOMIC as usize]),
+            recv: Box::new(RecvWr::empty()),
         }
     }
 
@@ -142,7 +143,7 @@ impl Responder {
         self.next_read = 0;
         self.late_ack = None;
         self.effects.clear();
-        self.reads = [ReadJob::NONE; MAX_RD_ATOMIC as usize];
+        *self.reads = [ReadJob::NONE; MAX_RD_ATOMIC as usize];
         self.active = 0;
         self.invalidating = 0;
         self.ack_owed = false;
@@ -158,6 +159,15 @@ impl Responder {
     pub fn take_attributes(&mut self, attr: &QpAttr) {
         self.min_rnr_timer = attr.min_rnr_timer;
         self.max_reads = attr.max_dest_rd_atomic;
+    }
+
+    /// Asks for the cache lines that a request touches behind pointers.
+    #[inline]
+    pub fn prefetch(&self, sends: bool) {
+        self.effects.prefetch(sends);
+        if sends {
+            prefetch::line(&raw const *self.recv);
+        }
     }
 
     /// Whether something that requests have brought is still on its way into memory.
@@ -177,7 +187,7 @@ fn emit_ack(qp: &mut Qp, psn: Psn, syndrome: Syndrome, env: &mut Env<'_>) {
     let r = &mut qp.resp;
     r.ack_owed = false;
     r.reack = false;
-    env.out.tx.push(TxDesc {
+    let desc = TxDesc {
         qp: qp.id,
         ah: NO_AH,
         dest_qpn: 0,
@@ -198,8 +208,9 @@ fn emit_ack(qp: &mut Qp, psn: Psn, syndrome: Syndrome, env: &mut Env<'_>) {
         len: 0,
         payload: Payload::None,
         tell_fetched: false,
-    });
-    let journal = &mut qp.cold.journal;
+    };
+    put(&mut env.out.tx, desc);
+    let journal = &mut qp.journal;
     journal.sent(env.now, Opcode::RC_ACK, psn, syndrome.raw(), false);
 }
 
@@ -220,9 +231,9 @@ pub(crate) fn emit_owed_ack(qp: &mut Qp, env: &mut Env<'_>) {
 
 /// Acknowledges `psn` now or, when ACKs are coalesced, at the end of the burst.
 fn acknowledge(qp: &mut Qp, psn: Psn, env: &mut Env<'_>) {
-    if env.coalesce {
+    if env.nic.coalesce {
         qp.resp.ack_owed = true;
-        env.lists.acks.push(qp.slot);
+        env.nic.lists.acks.push(qp.slot);
     } else {
         emit_ack(qp, psn, Syndrome::ACK, env);
     }

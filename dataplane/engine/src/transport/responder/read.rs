@@ -3,7 +3,7 @@
 
 use super::Responder;
 use super::effects::{drain, fatal};
-use crate::descriptor::{NO_AH, Payload, Side, TxDesc};
+use crate::descriptor::{NO_AH, Payload, Side, TxDesc, put};
 use crate::memory::Access;
 use crate::transport::env::{Env, count};
 use crate::transport::journal::Cause;
@@ -134,7 +134,7 @@ pub(super) fn repeat(qp: &mut Qp, packet: &Packet, env: &mut Env<'_>) {
     job.start = packet.psn;
     job.next = packet.psn;
     r.active |= 1 << slot;
-    env.lists.ready.push(qp.slot);
+    env.nic.lists.ready.push(qp.slot);
 }
 
 /// Emits READ responses, then whatever they held back, up to `quota` packets; how many it were.
@@ -177,11 +177,12 @@ fn respond(qp: &mut Qp, env: &mut Env<'_>) {
         let va = job.va.wrapping_add(u64::from(offset));
         let (key, owner) = (job.rkey, (qp.pd, qp.id));
         match env
+            .nic
             .mrs
             .check_remote(key, owner, va, len, Access::REMOTE_READ)
         {
             Ok(slice) => {
-                env.out.slices.push(slice);
+                put(&mut env.out.slices, slice);
                 Payload::Memory {
                     first: env.out.slices.len() as u32 - 1,
                     count: 1,
@@ -197,7 +198,7 @@ fn respond(qp: &mut Qp, env: &mut Env<'_>) {
                     right: Access::REMOTE_READ,
                     error,
                 };
-                qp.cold.journal.refusal = Some(cause);
+                qp.journal.rest.refusal = Some(cause);
                 fatal(qp, psn, cause.fault(), None, env);
                 return;
             }
@@ -239,7 +240,7 @@ fn respond(qp: &mut Qp, env: &mut Env<'_>) {
         r.ack_owed = false;
         r.reack = false;
     }
-    env.out.tx.push(TxDesc {
+    let desc = TxDesc {
         qp: qp.id,
         ah: NO_AH,
         dest_qpn: 0,
@@ -253,8 +254,9 @@ fn respond(qp: &mut Qp, env: &mut Env<'_>) {
         len,
         payload,
         tell_fetched: false,
-    });
-    qp.cold.journal.sent(env.now, opcode, psn, 0, answered);
+    };
+    put(&mut env.out.tx, desc);
+    qp.journal.sent(env.now, opcode, psn, 0, answered);
 }
 
 /// The payload of a READ response could not be read. The caller has dropped that descriptor and those behind
@@ -265,7 +267,7 @@ pub(crate) fn fetch_fault(qp: &mut Qp, psn: Psn, env: &mut Env<'_>) {
         return;
     }
     let cause = Cause::ResponderMemory;
-    qp.cold.journal.refusal = Some(cause);
+    qp.journal.rest.refusal = Some(cause);
     if env.tx_room() {
         fatal(qp, psn, cause.fault(), None, env);
     } else {

@@ -6,7 +6,7 @@
 use super::effects::{Effect, Kind, Received, drain};
 use super::read::{ReadJob, repeat};
 use super::{acknowledge, atomic, invalidate};
-use crate::descriptor::{MemSlice, Place, PlaceKind, Side};
+use crate::descriptor::{MemSlice, Place, PlaceKind, Side, put};
 use crate::memory::Access;
 use crate::transport::env::{Env, count};
 use crate::transport::journal::Cause;
@@ -108,7 +108,7 @@ fn duplicate(qp: &mut Qp, packet: &Packet, env: &mut Env<'_>) {
         count!(qp, env, rx_dropped);
     } else if r.active != 0 {
         r.reack = true;
-    } else if env.coalesce {
+    } else if env.nic.coalesce {
         if packet.ack_req {
             acknowledge(qp, qp.resp.done, env);
         }
@@ -174,7 +174,7 @@ fn expected<Q: RecvQueues>(
 /// With this request the QP fails, once what came before it is done.
 pub(super) fn fail(qp: &mut Qp, packet: &Packet, cause: Cause) {
     qp.resp.dead = true;
-    qp.cold.journal.refusal = Some(cause);
+    qp.journal.rest.refusal = Some(cause);
     let nak = Kind::FatalNak(cause.fault());
     qp.resp.effects.push_nak(packet.psn, nak);
 }
@@ -244,11 +244,22 @@ pub(super) fn send<Q: RecvQueues>(
     }
     if len > 0 {
         let sges = &r.recv.sges[..r.recv.num_sge as usize];
-        let slices = &mut env.out.slices;
-        let (first, count) = r
-            .recv_cursor
-            .slice(sges, len, Access::LOCAL_WRITE, qp.recv_pd, env.mrs, slices)
-            .map_err(|error| Refusal::Fatal(Cause::ReceiveKey(error)))?;
+        let (mrs, slices) = (&env.nic.mrs, &mut env.out.slices);
+        let (pd, right) = (qp.recv_pd, Access::LOCAL_WRITE);
+        let cut = match sges {
+            // That it is long enough was checked.
+            [one] => {
+                let addr = one.addr.wrapping_add(u64::from(r.received));
+                let first = slices.len() as u32;
+                let checked = mrs.check(one.lkey, pd, addr, len, right);
+                checked.map(|slice| {
+                    put(slices, slice);
+                    (first, 1)
+                })
+            }
+            _ => r.recv_cursor.slice(sges, len, right, pd, mrs, slices),
+        };
+        let (first, count) = cut.map_err(|error| Refusal::Fatal(Cause::ReceiveKey(error)))?;
         place(qp, PlaceKind::Payload, len, tag, first, count, env);
     }
     let r = &mut qp.resp;
@@ -308,14 +319,15 @@ pub(super) fn write<Q: RecvQueues>(
         if !qp.access.allows(Access::REMOTE_WRITE) {
             return Err(Refusal::Fatal(Cause::QpRight(Access::REMOTE_WRITE)));
         }
-        // The whole range at once, so that nothing is written of a message that does not fit.
-        if left > 0 {
-            check_key(qp, rkey, va, left, Access::REMOTE_WRITE, env)?;
-        }
     }
-    let slice: Option<MemSlice> = match len {
+    // At its start the whole range at once, so that nothing is written of a message that does not fit.
+    let checked = if starts { left } else { len };
+    let slice: Option<MemSlice> = match checked {
         0 => None,
-        _ => Some(check_key(qp, rkey, va, len, Access::REMOTE_WRITE, env)?),
+        _ => {
+            let slice = check_key(qp, rkey, va, checked, Access::REMOTE_WRITE, env)?;
+            Some(MemSlice { len, ..slice })
+        }
     };
     let imm = info
         .headers
@@ -327,7 +339,7 @@ pub(super) fn write<Q: RecvQueues>(
     }
     if let Some(slice) = slice {
         let first = env.out.slices.len() as u32;
-        env.out.slices.push(slice);
+        put(&mut env.out.slices, slice);
         place(qp, PlaceKind::Payload, len, tag, first, 1, env);
     }
     let r = &mut qp.resp;
@@ -404,7 +416,7 @@ pub(super) fn check_key(
 ) -> Result<MemSlice, Refusal> {
     let checked = invalidate::allows(qp, rkey).and_then(|()| {
         let owner = (qp.pd, qp.id);
-        env.mrs.check_remote(rkey, owner, addr, len, right)
+        env.nic.mrs.check_remote(rkey, owner, addr, len, right)
     });
     checked.map_err(|error| {
         let cause = Cause::RemoteKey {
@@ -438,34 +450,35 @@ pub(super) fn place(
     count: u8,
     env: &mut Env<'_>,
 ) {
-    let (epoch, side) = (qp.place_epoch, Side::Responder);
-    env.out.place.push(Place {
+    let place = Place {
         kind,
         qp: qp.id,
-        epoch,
-        side,
+        epoch: qp.place_epoch,
+        side: Side::Responder,
         packet: tag,
         len,
         first,
         count,
-    });
+    };
+    put(&mut env.out.place, place);
 }
 
 /// A packet of a SEND or WRITE is accepted.
 #[inline]
 fn accept(qp: &mut Qp, packet: &Packet, kind: Kind, ends: bool, received: Option<Received>) {
     let r = &mut qp.resp;
-    r.effects.push(Effect {
-        psn: packet.psn,
-        kind,
+    let effect = Effect {
         placing: packet.payload_len > 0,
-        fault: false,
         ack: packet.ack_req & qp.reliable,
         ends,
-        received,
-    });
-    if received.is_some() {
-        r.recv_taken = false;
+        ..Effect::new(packet.psn, kind)
+    };
+    match received {
+        None => r.effects.push(effect),
+        Some(received) => {
+            r.effects.push_received(effect, received);
+            r.recv_taken = false;
+        }
     }
     let operation = if kind == Kind::Send {
         Operation::Send
