@@ -22,8 +22,8 @@ pub(super) fn u64_at<const N: usize>(b: &[u8; N], at: usize) -> u64 {
 }
 
 #[inline(always)]
-pub(super) fn put_u16<const N: usize>(b: &mut [u8; N], at: usize, v: u16) {
-    b[at..at + 2].copy_from_slice(&v.to_be_bytes());
+pub(super) const fn put_u16<const N: usize>(b: &mut [u8; N], at: usize, v: u16) {
+    [b[at], b[at + 1]] = v.to_be_bytes();
 }
 
 #[inline(always)]

@@ -145,7 +145,7 @@ pub(super) fn set_dest_qpn(out: &mut [u8; LEN], dest_qpn: u32) {
 
 /// Sets to ones what switches may change (IBTA section 7.8.1 and annex A17) in the header at `at`.
 #[inline(always)]
-pub(super) fn mask_for_icrc<const N: usize>(bytes: &mut [u8; N], at: usize) {
+pub(super) const fn mask_for_icrc<const N: usize>(bytes: &mut [u8; N], at: usize) {
     bytes[at + field::ECN] = 0xff;
 }
 

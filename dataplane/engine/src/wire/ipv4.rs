@@ -199,7 +199,7 @@ pub fn update_checksum(l3: &mut [u8], before: u16, after: u16) {
 
 /// Sets to ones what routers may change (IBTA annex A17, ICRC of RoCE v2 packets) in the header at `at`.
 #[inline(always)]
-pub(super) fn mask_for_icrc<const N: usize>(bytes: &mut [u8; N], at: usize) {
+pub(super) const fn mask_for_icrc<const N: usize>(bytes: &mut [u8; N], at: usize) {
     bytes[at + field::TOS] = 0xff;
     bytes[at + field::TTL] = 0xff;
     put_u16(bytes, at + field::CHECKSUM, 0xffff);

@@ -133,7 +133,7 @@ pub(super) fn set_variable<const N: usize>(out: &mut [u8; N], at: usize, payload
 /// Sets to ones what routers may change (IBTA annex A17) in the header at `at`: traffic class, flow label
 /// and hop limit.
 #[inline(always)]
-pub(super) fn mask_for_icrc<const N: usize>(bytes: &mut [u8; N], at: usize) {
+pub(super) const fn mask_for_icrc<const N: usize>(bytes: &mut [u8; N], at: usize) {
     bytes[at + field::VTF] |= 0x0f;
     bytes[at + field::VTF + 1] = 0xff;
     put_u16(bytes, at + field::VTF + 2, 0xffff);

@@ -2,8 +2,7 @@
 //! filled in.
 //!
 //! The caller lays out a frame of [`HeaderTemplate::frame_len`] bytes: [`HeaderTemplate::write`] fills its
-//! headers, the caller puts payload and pad zeros behind them and the ICRC at the end
-//! ([`super::icrc::seal`], or [`super::IcrcState`] while it copies).
+//! headers, and [`super::icrc::seal_burst`] puts payload, pad and ICRC behind the headers of a whole burst.
 
 use crate::descriptor::TxDesc;
 use crate::verbs::Path;
@@ -161,6 +160,25 @@ impl HeaderTemplate {
         };
         ExtHeaders::emit(&desc.ext, info.headers, ext)?;
         Some(base_len + ext_len)
+    }
+}
+
+impl HeaderTemplate {
+    /// Writes the headers and says where the payload is: [`icrc::seal_burst`] does the rest. `frame` has the length that
+    /// [`HeaderTemplate::frame_len`] says; `None` if it or `payload` has not that of `desc`.
+    #[inline]
+    pub fn build<'a>(
+        &self,
+        desc: &TxDesc,
+        ip_id: u16,
+        frame: &'a mut [u8],
+        payload: &'a [u8],
+    ) -> Option<icrc::Seal<'a>> {
+        if payload.len() != desc.len as usize {
+            return None;
+        }
+        let header_len = self.write(desc, ip_id, frame)?;
+        icrc::Seal::copy(frame, header_len, payload)
     }
 }
 
@@ -324,6 +342,24 @@ mod tests {
                     None
                 );
             }
+        }
+    }
+
+    #[test]
+    fn built_with_its_payload() {
+        for path in [path("10.0.0.1", "10.0.0.2"), path("fd00::1", "fd00::2")] {
+            let template = HeaderTemplate::new(&path, 0xc000, 1, 0xffff);
+            let desc = desc(Opcode::RC_WRITE_ONLY, 5);
+            let mut out = vec![0xee; template.frame_len(desc.opcode, desc.len)];
+            for wrong in [&[1; 4][..], &[1; 6]] {
+                assert!(template.build(&desc, 7, &mut out, wrong).is_none());
+            }
+            let seal = template.build(&desc, 7, &mut out, &[1, 2, 3, 4, 5]);
+            icrc::seal_burst(&mut [seal.expect("lengths that add up")]);
+            let parsed = parse(&out).expect("well formed");
+            assert!(icrc::verify(&out, &parsed));
+            let payload = &out[parsed.packet.payload_offset as usize..];
+            assert_eq!(payload[..8], [1, 2, 3, 4, 5, 0, 0, 0]);
         }
     }
 

@@ -67,7 +67,7 @@ pub(super) fn set_src_port<const N: usize>(out: &mut [u8; N], at: usize, port: u
 
 /// Sets the checksum to ones (IBTA annex A17) in the header at `at`.
 #[inline(always)]
-pub(super) fn mask_for_icrc<const N: usize>(bytes: &mut [u8; N], at: usize) {
+pub(super) const fn mask_for_icrc<const N: usize>(bytes: &mut [u8; N], at: usize) {
     put_u16(bytes, at + field::CHECKSUM, 0xffff);
 }
 
