@@ -40,7 +40,7 @@ use crate::watchdog::{Heart, Watchdog};
 /// Packets that a requester may have unacknowledged.
 const WINDOW: u32 = 256;
 /// Packets that a fabric link holds in each direction.
-const LINK_PACKETS: usize = 1024;
+pub(crate) const LINK_PACKETS: usize = 1024;
 /// Mbufs of the lcore: what two NICs have in links, bursts and memory operations.
 const MBUFS: u32 = 8192;
 

@@ -66,48 +66,9 @@ impl Pair {
         let nics = [end_a, end_b]
             .into_iter()
             .zip(&infos)
-            .map(|(end, info)| NicConfig {
-                info: Arc::new(info.clone()),
-                port: Port::new(end),
-                polled: false,
-                engine: EngineConfig {
-                    max_qps: 1024,
-                    max_mrs: 1024,
-                    window: 256,
-                    ack_policy,
-                    retransmission: Retransmission::Spec,
-                    owner: 0,
-                    owner_bits: 0,
-                    congestion: CongestionConfig::default(),
-                    seed: 1,
-                },
-            })
+            .map(|(end, info)| nic_of(info, Port::new(end), engine(ack_policy)))
             .collect();
-        let wake = Arc::new(LcoreWake {
-            sleeping: AtomicU32::new(0),
-            eventfd: eventfd()?,
-        });
-        let mailbox = Arc::new(Mailbox::new(
-            Arc::clone(&wake),
-            HelperCpus {
-                cpus: Arc::new([]),
-                shared: true,
-            },
-        ));
-        let lcore_config = LcoreConfig {
-            cpu: None,
-            helper_cpus: Arc::new([]),
-            cpus: crate::config::allowed_cpus().len(),
-            idle: IdlePolicy::Spin,
-            requests_per_poll: 64,
-        };
-        let mut lcore = Lcore::new(
-            lcore_config,
-            nics,
-            Arc::clone(&pool),
-            Arc::clone(&mailbox),
-            wake,
-        )?;
+        let (mut lcore, mailbox) = lcore_of(nics, Arc::clone(&pool))?;
         let mut programs = 0;
         let (a, b) = ends(
             &mut lcore,
@@ -188,6 +149,56 @@ impl Pair {
             other => Err(io::Error::other(format!("{other:?}"))),
         }
     }
+}
+
+/// A transport with settings like a daemon's, and room for what tests need.
+pub(super) fn engine(ack_policy: AckPolicy) -> EngineConfig {
+    EngineConfig {
+        max_qps: 1024,
+        max_mrs: 1024,
+        window: 256,
+        ack_policy,
+        retransmission: Retransmission::Spec,
+        owner: 0,
+        owner_bits: 0,
+        congestion: CongestionConfig::default(),
+        seed: 1,
+    }
+}
+
+/// A NIC.
+pub(super) fn nic_of(info: &NicInfo, port: Port, engine: EngineConfig) -> NicConfig {
+    NicConfig {
+        info: Arc::new(info.clone()),
+        port,
+        polled: false,
+        engine,
+    }
+}
+
+/// An lcore that never sleeps, on the thread that calls, and where it takes requests from.
+pub(super) fn lcore_of(
+    nics: Vec<NicConfig>,
+    pool: Arc<Mempool>,
+) -> io::Result<(Lcore, Arc<Mailbox>)> {
+    let wake = Arc::new(LcoreWake {
+        sleeping: AtomicU32::new(0),
+        eventfd: eventfd()?,
+    });
+    let helpers = HelperCpus {
+        cpus: Arc::new([]),
+        shared: true,
+    };
+    let mailbox = Arc::new(Mailbox::new(Arc::clone(&wake), helpers));
+    let config = LcoreConfig {
+        cpu: None,
+        helper_cpus: Arc::new([]),
+        cpus: crate::config::allowed_cpus().len(),
+        idle: IdlePolicy::Spin,
+        requests_per_poll: 64,
+    };
+    let lcore = Lcore::new(config, nics, pool, Arc::clone(&mailbox), wake)?;
+    Ok((lcore, mailbox))
 }
 
 fn ends(

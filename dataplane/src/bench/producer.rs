@@ -356,6 +356,16 @@ impl Producer {
         (qp.sq_producer + 1) & qp.sq.mask != consumer
     }
 
+    /// Send requests that are posted and not completed.
+    #[inline]
+    pub fn outstanding(&self, qp: &ProducerQp) -> u32 {
+        let consumer = self
+            .file
+            .atomic_u32(qp.sq.offset + Q_CONSUMER)
+            .load(Ordering::Acquire);
+        qp.sq_producer.wrapping_sub(consumer) & qp.sq.mask
+    }
+
     /// Posts a send request of one entry; the caller checked [`Producer::can_send`]. `inline`: the bytes at `sge.addr`
     /// (48 at most) go into the queue. Ring with [`Producer::ring`].
     pub fn post_send(
@@ -437,10 +447,15 @@ impl Producer {
             .store_u32(qp.sq.offset + Q_PRODUCER, qp.sq_producer);
     }
 
-    /// Posts a receive request of one entry.
+    /// Posts a receive request of one entry, whose number is its place in the queue.
     pub fn post_recv(&self, qp: &mut ProducerQp, sge: Sge) {
+        self.post_recv_as(qp, sge, u64::from(qp.rq_producer));
+    }
+
+    /// The same with a number of the caller's choice.
+    pub fn post_recv_as(&self, qp: &mut ProducerQp, sge: Sge, wr_id: u64) {
         let wqe = RecvWqe {
-            wr_id: u64::from(qp.rq_producer),
+            wr_id,
             dma: DmaInfo {
                 length: sge.length,
                 num_sge: 1,

@@ -6,6 +6,7 @@
 //! as a shell would that cannot start it.
 
 mod affinity;
+mod bench;
 mod capture;
 mod congestion;
 mod doctor;
@@ -26,6 +27,7 @@ mod stat;
 mod table;
 mod wait;
 
+use std::ffi::OsString;
 use std::io;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -91,6 +93,7 @@ enum Command {
     Capture(Box<capture::Args>),
     Replay(Box<replay::Args>),
     Sim(Box<sim::Args>),
+    Bench(bench::Args),
     Doctor(doctor::Args),
 }
 
@@ -127,6 +130,8 @@ enum CliError {
     Replay(#[from] replay::ReplayError),
     #[error(transparent)]
     Sim(#[from] sim::SimError),
+    #[error("benchmark: {0}")]
+    Bench(io::Error),
     #[error("{path}: {source}", path = path.display())]
     File { path: PathBuf, source: io::Error },
     #[error(transparent)]
@@ -156,8 +161,13 @@ fn number_in(bounds: RangeInclusive<u64>) -> impl Fn(&str) -> Result<u64, String
 
 /// Runs the command that the process's arguments name.
 pub fn main() -> ExitCode {
+    run(std::env::args_os())
+}
+
+/// Runs the command that these arguments name; the first is that of the program itself.
+pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     // clap prints usage errors itself and exits with 2.
-    let parsed = definition().try_get_matches();
+    let parsed = definition().try_get_matches_from(args);
     let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => error.format(&mut definition()).exit(),
@@ -187,12 +197,14 @@ fn dispatch(command: Command, socket: Option<PathBuf>, verbosity: u8) -> Result<
         return nic::run(args, socket, verbosity);
     }
     telemetry::init(verbosity, None)?;
-    if let Command::Sim(args) = command {
-        return sim::run(*args);
+    match command {
+        Command::Sim(args) => return sim::run(*args),
+        Command::Bench(args) => return bench::run(args),
+        _ => {}
     }
     let socket = socket.unwrap_or_else(socket::of_daemon_in_use);
     match command {
-        Command::Nic(_) | Command::Sim(_) => Ok(()),
+        Command::Nic(_) | Command::Sim(_) | Command::Bench(_) => Ok(()),
         Command::Wait(args) => wait::run(args, &socket),
         Command::Run(args) => run::run(args, &socket),
         Command::Show(args) => show::run(args, &socket),
@@ -290,6 +302,7 @@ mod tests {
                 "capture",
                 "replay",
                 "sim",
+                "bench",
                 "doctor"
             ]
         );

@@ -65,6 +65,12 @@ impl CycleProbe {
         }
     }
 
+    /// What passed since the last stage began is forgotten: the loop was not running.
+    #[inline]
+    pub fn resume(&mut self) {
+        self.since = tsc();
+    }
+
     /// Cycles spent in `stage` so far.
     pub fn cycles(&self, stage: Stage) -> u64 {
         self.cycles[stage as usize]

@@ -1,0 +1,255 @@
+//! The whole datapath between two programs inside the process: rates, and cycles by NIC and stage. In flow cases, out flow
+//! figures; what is printed of them is the command line's.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use super::end::EndConfig;
+use super::limit;
+use super::load::Load;
+use super::machine::tsc_hz;
+use super::one_core::{Cycles, OneCore, Sample};
+use super::stats::Spread;
+use crate::lcore::probe::Stage;
+use crate::port::{Eal, EalConfig, Mempool, MempoolConfig};
+
+/// How to measure.
+#[derive(Clone, Debug, Serialize)]
+pub struct Settings {
+    /// Path MTU.
+    pub mtu: u32,
+    /// Memory is mapped; otherwise it is reached through the kernel.
+    pub mapped: bool,
+    /// An ACK for each message.
+    pub ack_per_message: bool,
+    /// Congestion control as in the preset, for a line of 1 Tb/s.
+    pub congestion_control: bool,
+    /// Rounds; the median counts.
+    pub rounds: usize,
+    /// Length of a round.
+    pub round: Duration,
+}
+
+/// What to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Case {
+    /// What the requester does.
+    pub load: Load,
+    /// QPs that take turns.
+    pub qps: usize,
+}
+
+/// What a NIC needs.
+#[derive(Clone, Debug, Serialize)]
+pub struct Cost {
+    /// Cycles of a message.
+    pub cycles: Spread,
+    /// Messages in a second of a core that does nothing else.
+    pub messages_per_s: Spread,
+    /// Payload of these, in Gb/s.
+    pub gbps: Spread,
+    /// The least that copying and ICRC would cost, as a share of that.
+    pub share_of_limit: f64,
+    /// Cycles of a packet with data, or with the request of an answer without, by stage.
+    pub stages: Vec<(String, f64)>,
+}
+
+/// A case measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// The operation, as the command line spells it.
+    pub op: super::load::Op,
+    /// Bytes of a message.
+    pub bytes: u32,
+    /// QPs.
+    pub qps: usize,
+    /// Packets that bring a message.
+    pub packets: u64,
+    /// Of the requester's NIC.
+    pub requester: Cost,
+    /// Of the responder's.
+    pub responder: Cost,
+    /// Messages in a second when one core does all, the programs included.
+    pub together_per_s: Spread,
+    /// Times that something was sent again; more than a few spoil the figures.
+    pub retries: u64,
+}
+
+/// Both NICs on one core.
+pub struct Datapath {
+    settings: Settings,
+    pool: Arc<Mempool>,
+    tsc_hz: f64,
+    // The two NICs with as many QPs as the last case had.
+    current: Option<(usize, usize, OneCore)>,
+    // Last: what is above uses its memory.
+    eal: Eal,
+}
+
+/// Mbufs: as many as a daemon has.
+pub const MBUFS: u32 = 8192;
+/// Before the first round.
+const WARM_UP: Duration = Duration::from_millis(20);
+/// Rounds in which stages are measured.
+const STAGED: usize = 3;
+/// The buffer has at least so many bytes.
+const LEAST_BUFFER: usize = 4096;
+
+/// Slots of the queues of `qps` QPs, as a power of two: 10,000 QPs with queues like one would not fit the memory of small
+/// machines.
+pub fn log2_depth(qps: usize) -> u32 {
+    match qps {
+        0..=64 => 8,
+        65..=1024 => 6,
+        _ => 4,
+    }
+}
+
+/// Bytes of a buffer for messages of `len` bytes.
+pub fn least_bytes(len: usize) -> usize {
+    len.max(LEAST_BUFFER)
+}
+
+/// A half with so many QPs and bytes of memory.
+pub fn end_config(settings: &Settings, qps: usize, bytes: usize) -> EndConfig {
+    EndConfig {
+        side: 0,
+        qps,
+        log2_depth: log2_depth(qps),
+        bytes,
+        mapped: settings.mapped,
+        mtu: settings.mtu,
+        ack_per_message: settings.ack_per_message,
+        congestion_control: settings.congestion_control,
+    }
+}
+
+impl Datapath {
+    /// Initialises EAL, so once in a process.
+    ///
+    /// # Errors
+    /// When EAL refuses.
+    pub fn new(settings: Settings) -> io::Result<Datapath> {
+        let eal = Eal::init(&EalConfig::default()).map_err(io::Error::other)?;
+        let pool = MempoolConfig {
+            count: MBUFS,
+            ..MempoolConfig::default()
+        };
+        Ok(Datapath {
+            settings,
+            pool: Mempool::new(&eal, &pool).map_err(io::Error::other)?,
+            tsc_hz: tsc_hz(),
+            current: None,
+            eal,
+        })
+    }
+
+    /// Whether memory of packets is of hugepages.
+    pub fn has_hugepages(&self) -> bool {
+        self.eal.has_hugepages()
+    }
+
+    /// Ticks of the time stamp counter in a second.
+    pub fn tsc_hz(&self) -> f64 {
+        self.tsc_hz
+    }
+
+    /// Two connected NICs with so many QPs and bytes of memory.
+    ///
+    /// # Errors
+    /// When memory or an lcore refuses.
+    pub fn ends(&mut self, qps: usize, bytes: usize) -> io::Result<&mut OneCore> {
+        let bytes = least_bytes(bytes);
+        let fits = |&(has, room, _): &(usize, usize, OneCore)| has == qps && room == bytes;
+        let kept = self.current.take().filter(fits);
+        let ends = match kept {
+            Some((_, _, ends)) => ends,
+            None => OneCore::new(&end_config(&self.settings, qps, bytes), &self.pool)?,
+        };
+        Ok(&mut self.current.insert((qps, bytes, ends)).2)
+    }
+
+    /// Measures a case.
+    ///
+    /// # Errors
+    /// When it cannot be set up, or hangs.
+    pub fn measure(&mut self, case: &Case) -> io::Result<Outcome> {
+        let (load, hz) = (case.load, self.tsc_hz);
+        let Settings {
+            mtu, rounds, round, ..
+        } = self.settings;
+        let ends = self.ends(case.qps, load.len as usize)?;
+        let mut requester = ends.begin(load);
+        ends.sample(&mut requester, &load, WARM_UP, hz, false);
+        let plain: Vec<Sample> = (0..rounds.max(1))
+            .map(|_| ends.sample(&mut requester, &load, round, hz, false))
+            .collect();
+        let staged: Vec<Sample> = (0..STAGED)
+            .map(|_| ends.sample(&mut requester, &load, round, hz, true))
+            .collect();
+        ends.finish(&mut requester)?;
+        let limit = limit::copy_and_icrc(load.len, mtu);
+        let packets = load.packets(mtu);
+        let cost = |of: fn(&Sample) -> &Cycles| {
+            let cycles = plain.iter().map(|s| of(s).all as f64 / s.messages);
+            let cycles = Spread::of(cycles);
+            let stage = |stage: Stage| {
+                let share = |s: &Sample| {
+                    of(s).stages[stage as usize] as f64 / (s.messages * packets as f64)
+                };
+                let spread = Spread::of(staged.iter().map(share));
+                (format!("{stage:?}").to_lowercase(), spread.median)
+            };
+            let messages_per_s = cycles.map(|cycles| hz / cycles);
+            Cost {
+                cycles,
+                messages_per_s,
+                gbps: messages_per_s.map(|rate| rate * f64::from(load.len) * 8.0 / 1e9),
+                share_of_limit: limit / cycles.median,
+                stages: Stage::ALL.into_iter().map(stage).collect(),
+            }
+        };
+        Ok(Outcome {
+            op: load.op,
+            bytes: load.len,
+            qps: case.qps,
+            packets,
+            requester: cost(|s| &s.requester),
+            responder: cost(|s| &s.responder),
+            together_per_s: Spread::of(plain.iter().map(|s| s.messages / s.cycles as f64 * hz)),
+            retries: plain.iter().chain(&staged).map(|s| s.retries).sum(),
+        })
+    }
+
+    /// Lets go of the NICs of earlier cases.
+    pub fn forget(&mut self) {
+        self.current = None;
+    }
+
+    /// Registers the responder's memory `count` times, of which requests of the following cases name one at random; gives the
+    /// seconds that it took.
+    ///
+    /// # Errors
+    /// When there are no NICs yet ([`Datapath::ends`]), or the lcore refuses.
+    pub fn register(&mut self, count: usize) -> io::Result<f64> {
+        let (_, _, ends) = self
+            .current
+            .as_mut()
+            .ok_or_else(|| io::Error::other("no NICs yet"))?;
+        let begin = Instant::now();
+        ends.responder().register_more(count)?;
+        Ok(begin.elapsed().as_secs_f64())
+    }
+
+    /// Nanoseconds of a poll in which nothing happens, with so many idle QPs.
+    ///
+    /// # Errors
+    /// When it cannot be set up.
+    pub fn empty_poll(&mut self, qps: usize) -> io::Result<f64> {
+        let cycles = self.ends(qps, LEAST_BUFFER)?.empty_poll();
+        Ok(cycles / self.tsc_hz * 1e9)
+    }
+}

@@ -1,0 +1,215 @@
+//! Both NICs on one core, each on an lcore of its own that one thread polls in turns, so that cycles are known by NIC and
+//! stage: what a core would do that only sent, or only received.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::end::{End, EndConfig};
+use super::load::{Load, Requester, Responder};
+use crate::daemon::LINK_PACKETS;
+use crate::lcore::probe::{CycleProbe, NoProbe, Probe, Stage, tsc};
+use crate::port::{FabricLink, FabricLinkConfig, Mempool, Port};
+
+/// Polls of an empty loop that are measured at once.
+const EMPTY_POLLS: u64 = 20_000;
+/// Polls without progress after which a load is taken to hang.
+const STUCK: u32 = 20_000_000;
+
+/// Cycles of a NIC.
+#[derive(Clone, Debug, Default)]
+pub struct Cycles {
+    /// In polls.
+    pub all: u64,
+    /// By stage, if they were looked at.
+    pub stages: [u64; Stage::ALL.len()],
+    /// Polls.
+    pub polls: u64,
+}
+
+/// What happened in a stretch of time.
+#[derive(Clone, Debug, Default)]
+pub struct Sample {
+    /// Messages; a part of one counts as such.
+    pub messages: f64,
+    /// Cycles that passed, those of the programs included.
+    pub cycles: u64,
+    /// Of the requester's NIC.
+    pub requester: Cycles,
+    /// Of the responder's.
+    pub responder: Cycles,
+    /// Times that something was sent again.
+    pub retries: u64,
+}
+
+/// Two NICs joined by a fabric link.
+pub struct OneCore {
+    a: End,
+    b: End,
+    responder: Responder,
+    mtu: u32,
+}
+
+impl OneCore {
+    /// Builds it; `config`'s side is not looked at.
+    ///
+    /// # Errors
+    /// When memory or an lcore refuses; the error says why.
+    pub fn new(config: &EndConfig, pool: &Arc<Mempool>) -> io::Result<OneCore> {
+        let link = FabricLinkConfig {
+            capacity_packets: LINK_PACKETS,
+            ..FabricLinkConfig::default()
+        };
+        let (end_a, end_b) = FabricLink::pair(&link).map_err(io::Error::other)?;
+        let end = |side, port| {
+            let config = EndConfig {
+                side,
+                ..config.clone()
+            };
+            End::new(&config, Port::new(port), Arc::clone(pool))
+        };
+        let (mut a, mut b) = (end(0, end_a)?, end(1, end_b)?);
+        a.connect(&b.introduction())?;
+        b.connect(&a.introduction())?;
+        Ok(OneCore {
+            a,
+            b,
+            responder: Responder::default(),
+            mtu: config.mtu,
+        })
+    }
+
+    /// A requester for `load`, and a responder that is ready for it.
+    pub fn begin(&mut self, load: Load) -> Requester {
+        self.responder.prepare(&load, &mut self.b);
+        Requester::new(load, self.b.introduction())
+    }
+
+    /// Runs for a while; cycles by stage only if `staged`, as looking at the clock costs some.
+    pub fn sample(
+        &mut self,
+        requester: &mut Requester,
+        load: &Load,
+        time: Duration,
+        tsc_hz: f64,
+        staged: bool,
+    ) -> Sample {
+        let until = (time.as_secs_f64() * tsc_hz) as u64;
+        if !staged {
+            return self.run(requester, load, until, &mut NoProbe, &mut NoProbe);
+        }
+        let (mut of_a, mut of_b) = (CycleProbe::new(), CycleProbe::new());
+        let mut sample = self.run(requester, load, until, &mut of_a, &mut of_b);
+        for stage in Stage::ALL {
+            sample.requester.stages[stage as usize] = of_a.cycles(stage);
+            sample.responder.stages[stage as usize] = of_b.cycles(stage);
+        }
+        sample
+    }
+
+    fn run<P: Pausing>(
+        &mut self,
+        requester: &mut Requester,
+        load: &Load,
+        until: u64,
+        of_a: &mut P,
+        of_b: &mut P,
+    ) -> Sample {
+        let (packets, retries) = (self.b.packets(), self.retries());
+        let mut sample = Sample::default();
+        let begin = tsc();
+        loop {
+            requester.step(&mut self.a);
+            of_a.resume();
+            let start = tsc();
+            self.a.lcore.turn(of_a);
+            let middle = tsc();
+            of_a.pause();
+            of_b.resume();
+            self.b.lcore.turn(of_b);
+            let end = tsc();
+            of_b.pause();
+            self.responder.step(&mut self.b);
+            sample.requester.all += middle - start;
+            sample.responder.all += end - middle;
+            sample.requester.polls += 1;
+            sample.responder.polls += 1;
+            sample.cycles = end - begin;
+            if sample.cycles >= until {
+                break;
+            }
+        }
+        let requests = (self.b.packets() - packets) as f64;
+        sample.messages = requests / load.requests(self.mtu) as f64;
+        sample.retries = self.retries() - retries;
+        sample
+    }
+
+    /// Lets all that is outstanding come to its end.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub fn finish(&mut self, requester: &mut Requester) -> io::Result<()> {
+        for _ in 0..STUCK {
+            requester.reap(&mut self.a);
+            self.a.lcore.turn(&mut NoProbe);
+            self.b.lcore.turn(&mut NoProbe);
+            self.responder.step(&mut self.b);
+            if requester.is_done(&self.a) {
+                requester.reap(&mut self.a);
+                return Ok(());
+            }
+        }
+        Err(io::Error::other("requests were never completed"))
+    }
+
+    /// The responder's half.
+    pub fn responder(&mut self) -> &mut End {
+        &mut self.b
+    }
+
+    /// Cycles of a poll in which nothing happens, least of several goes.
+    pub fn empty_poll(&mut self) -> f64 {
+        let go = || {
+            let start = tsc();
+            for _ in 0..EMPTY_POLLS {
+                self.a.lcore.turn(&mut NoProbe);
+            }
+            (tsc() - start) as f64 / EMPTY_POLLS as f64
+        };
+        std::iter::repeat_with(go)
+            .take(9)
+            .fold(f64::INFINITY, f64::min)
+    }
+
+    fn retries(&self) -> u64 {
+        self.a.retries() + self.b.retries()
+    }
+}
+
+/// A probe whose clock can stand still while another NIC is polled.
+pub trait Pausing: Probe {
+    /// Its NIC is polled from now on.
+    fn resume(&mut self);
+    /// And no longer.
+    fn pause(&mut self);
+}
+
+impl Pausing for NoProbe {
+    #[inline(always)]
+    fn resume(&mut self) {}
+    #[inline(always)]
+    fn pause(&mut self) {}
+}
+
+impl Pausing for CycleProbe {
+    #[inline]
+    fn resume(&mut self) {
+        CycleProbe::resume(self);
+    }
+    #[inline]
+    fn pause(&mut self) {
+        // What was measured since the last stage began belongs to it.
+        self.begin(Stage::End);
+    }
+}

@@ -1,0 +1,282 @@
+//! `roceline bench datapath`.
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use clap::Parser;
+use serde_json::json;
+
+use super::super::table::Table;
+use super::super::{CliError, number_in};
+use super::{Output, failed, look_again, moved, two_cores};
+use crate::bench::datapath::{Case, Cost, Datapath, Outcome, Settings};
+use crate::bench::load::{Load, MAX_INLINE, Op};
+use crate::bench::machine::Machine;
+use crate::bench::ports::PortKind;
+
+/// Sizes that are measured if none is named.
+const BYTES: [u32; 6] = [8, 64, 1024, 4096, 65536, 1 << 20];
+/// And numbers of QPs, of small messages.
+const QPS: [usize; 3] = [64, 1000, 10_000];
+/// Idle QPs of the loop that has nothing to do.
+const IDLE_QPS: usize = 64;
+
+/// Messages between two programs in this process: rates of a core that only sends or only receives, cycles by NIC and stage
+#[derive(Debug, Parser)]
+pub(super) struct Args {
+    /// Operations [default: all]
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "OP")]
+    op: Vec<Op>,
+
+    /// Bytes of a message [default: 8 to 1 MiB]
+    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = number_in(1..=1 << 30))]
+    bytes: Vec<u64>,
+
+    /// QPs that take turns [default: 1; for WRITE and SEND of 64 bytes also 64, 1,000 and 10,000]
+    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = number_in(1..=20_000))]
+    qps: Vec<u64>,
+
+    /// 1: both NICs on one core, each on an lcore of its own, so that cycles are known by NIC; 2: a core for each, which
+    /// shows what the way between cores costs
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = number_in(1..=2))]
+    cores: u64,
+
+    /// What joins the NICs; all but a fabric link take two processes on two cores
+    #[arg(long, value_enum, default_value_t = PortKind::Fabric, value_name = "PORT")]
+    port: PortKind,
+
+    #[command(flatten)]
+    how: How,
+
+    #[command(flatten)]
+    output: Output,
+}
+
+/// How to measure.
+#[derive(Clone, Debug, Parser)]
+pub(super) struct How {
+    /// Path MTU: 256, 512, 1024, 2048 or 4096
+    #[arg(long, default_value_t = 4096, value_name = "BYTES")]
+    mtu: u32,
+
+    /// Reach memory through the kernel instead of mapping it
+    #[arg(long)]
+    kernel_memory: bool,
+
+    /// An ACK for each message instead of as few as the rules allow
+    #[arg(long)]
+    ack_per_message: bool,
+
+    /// No congestion control instead of that of `roceline nic`, for a line of 1 Tb/s
+    #[arg(long)]
+    no_congestion_control: bool,
+
+    /// Rounds of a case; the median counts
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = number_in(1..=1000))]
+    rounds: u64,
+
+    /// Length of a round in milliseconds
+    #[arg(long, default_value_t = 60, value_name = "MS", value_parser = number_in(1..=60_000))]
+    round: u64,
+}
+
+impl How {
+    pub(super) fn mtu(&self) -> u32 {
+        self.mtu
+    }
+
+    pub(super) fn settings(&self) -> Settings {
+        Settings {
+            mtu: self.mtu,
+            mapped: !self.kernel_memory,
+            ack_per_message: self.ack_per_message,
+            congestion_control: !self.no_congestion_control,
+            rounds: self.rounds as usize,
+            round: Duration::from_millis(self.round),
+        }
+    }
+}
+
+impl fmt::Display for How {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "path MTU {}; memory {}; ACKs {}; congestion control {}; medians of {} rounds of {} ms",
+            self.mtu,
+            match self.kernel_memory {
+                true => "through the kernel",
+                false => "mapped",
+            },
+            match self.ack_per_message {
+                true => "per message",
+                false => "coalesced",
+            },
+            match self.no_congestion_control {
+                true => "none",
+                false => "as of roceline nic",
+            },
+            self.rounds,
+            self.round,
+        )
+    }
+}
+
+impl Args {
+    fn cases(&self) -> Vec<Case> {
+        let ops = match &*self.op {
+            [] => &[Op::Write, Op::WriteInline, Op::Send, Op::Read, Op::FetchAdd],
+            named => named,
+        };
+        let bytes: Vec<u32> = match &*self.bytes {
+            [] => BYTES.into(),
+            named => named.iter().map(|&n| n as u32).collect(),
+        };
+        let all = self.qps.is_empty() && self.bytes.is_empty() && self.op.is_empty();
+        let qps: Vec<usize> = match &*self.qps {
+            [] => vec![1],
+            named => named.iter().map(|&n| n as usize).collect(),
+        };
+        let mut cases = Vec::new();
+        for &qps in &qps {
+            for &op in ops {
+                let fits = |&&len: &&u32| match op {
+                    Op::WriteInline => len <= MAX_INLINE,
+                    Op::FetchAdd => len == 8,
+                    _ => true,
+                };
+                let loads = bytes.iter().filter(fits).map(|&len| Load { op, len });
+                cases.extend(loads.map(|load| Case { load, qps }));
+            }
+        }
+        if all && self.cores == 1 && self.port == PortKind::Fabric {
+            for qps in QPS {
+                let loads = [Op::Write, Op::Send].map(|op| Load { op, len: 64 });
+                cases.extend(loads.map(|load| Case { load, qps }));
+            }
+        }
+        cases
+    }
+}
+
+pub(super) fn run(args: Args) -> Result<(), CliError> {
+    let cases = args.cases();
+    if cases.is_empty() {
+        return Err(CliError::Usage(format!(
+            "no case is left: inline messages have {MAX_INLINE} bytes at most, fetch and add has 8"
+        )));
+    }
+    if args.cores == 2 || args.port != PortKind::Fabric {
+        return two_cores::run(args.port, &args.how, &cases, &args.output);
+    }
+    let mut datapath = Datapath::new(args.how.settings()).map_err(failed)?;
+    let machine = Machine::look(Some(datapath.has_hugepages()));
+    let out = &args.output;
+    out.say(&machine)?;
+    out.say(format_args!(
+        "lcores: two, polled in turns by one core; port: {}; {}",
+        args.port, args.how
+    ))?;
+    let idle = datapath.empty_poll(IDLE_QPS).map_err(failed)?;
+    let mut outcomes = Vec::new();
+    for case in &cases {
+        outcomes.push(datapath.measure(case).map_err(failed)?);
+    }
+    let after = look_again(&machine);
+    if !out.json {
+        let mut stdout = io::stdout().lock();
+        rates(&outcomes).write(&mut stdout, "nothing")?;
+        out.say("")?;
+        out.say("Cycles of a packet by stage")?;
+        stages(&outcomes).write(&mut stdout, "nothing")?;
+        out.say(format_args!(
+            "\nA poll in which nothing happens, {IDLE_QPS} idle QPs: {idle:.0} ns"
+        ))?;
+    }
+    if let Some(text) = moved(machine.distance.as_ref(), after.as_ref()) {
+        out.say(text)?;
+    }
+    out.finish(&json!({
+        "bench": "datapath",
+        "machine": machine,
+        "distance_after": after,
+        "port": args.port,
+        "lcores": "two, polled in turns by one core",
+        "settings": args.how.settings(),
+        "empty_poll_ns": idle,
+        "idle_qps": IDLE_QPS,
+        "cases": outcomes,
+    }))
+}
+
+pub(super) fn bytes(n: u32) -> String {
+    match n {
+        _ if n >= 1 << 20 && n % (1 << 20) == 0 => format!("{} MiB", n >> 20),
+        _ if n >= 1 << 10 && n % (1 << 10) == 0 => format!("{} KiB", n >> 10),
+        _ => format!("{n} B"),
+    }
+}
+
+fn name(outcome: &Outcome) -> [String; 2] {
+    [
+        format!("{} {}", outcome.op, bytes(outcome.bytes)),
+        outcome.qps.to_string(),
+    ]
+}
+
+fn rates(outcomes: &[Outcome]) -> Table {
+    let mut table = Table::new(&[
+        "case",
+        ">QPs",
+        ">sends M/s",
+        ">cycles",
+        ">Gb/s",
+        ">of limit",
+        ">receives M/s",
+        ">cycles",
+        ">Gb/s",
+        ">of limit",
+        ">all in M/s",
+        ">spread",
+        ">resent",
+    ]);
+    for outcome in outcomes {
+        let mut row: Vec<String> = name(outcome).into();
+        for cost in [&outcome.requester, &outcome.responder] {
+            row.push(format!("{:.3}", cost.messages_per_s.median / 1e6));
+            row.push(format!("{:.0}", cost.cycles.median));
+            row.push(format!("{:.1}", cost.gbps.median));
+            row.push(format!("{:.0} %", 100.0 * cost.share_of_limit));
+        }
+        row.push(format!("{:.3}", outcome.together_per_s.median / 1e6));
+        let spread = |cost: &Cost| (cost.cycles.max - cost.cycles.min) / cost.cycles.median;
+        let spread = spread(&outcome.requester).max(spread(&outcome.responder));
+        row.push(format!("{:.0} %", 100.0 * spread));
+        row.push(outcome.retries.to_string());
+        table.row(row);
+    }
+    table
+}
+
+fn stages(outcomes: &[Outcome]) -> Table {
+    let mut titles: Vec<String> = ["case", ">QPs", "NIC"].map(String::from).into();
+    if let Some(outcome) = outcomes.first() {
+        let stages = outcome.requester.stages.iter();
+        titles.extend(stages.map(|(stage, _)| format!(">{stage}")));
+    }
+    let mut table = Table::new(&titles);
+    for outcome in outcomes {
+        let sides = [
+            ("sender", &outcome.requester),
+            ("receiver", &outcome.responder),
+        ];
+        for (side, cost) in sides {
+            let mut row: Vec<String> = name(outcome).into();
+            row.push(side.into());
+            let stages = cost.stages.iter();
+            row.extend(stages.map(|(_, cycles)| format!("{cycles:.0}")));
+            table.row(row);
+        }
+    }
+    table
+}
