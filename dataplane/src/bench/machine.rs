@@ -9,12 +9,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_utils::CachePadded;
+use roceline_engine::wire::icrc;
 use serde::Serialize;
 
 use crate::lcore::probe::tsc;
 
 /// Round trips of a cache line below this are between near CPUs: one cluster of cores with a common cache.
 const NEAR: f64 = 200.0;
+/// Round trips above this are not between CPUs but between time slices.
+const BUSY: f64 = 2000.0;
 /// How long the ping-pong takes.
 pub const PING_PONG: Duration = Duration::from_millis(200);
 
@@ -33,6 +36,8 @@ pub struct Machine {
     pub hugepages: Option<bool>,
     /// Of memory objects, as the kernel calls the setting.
     pub shmem_huge_pages: String,
+    /// The kernel of ICRC.
+    pub icrc: String,
     /// Load averages.
     pub load: String,
     /// How far the first two CPUs are from each other.
@@ -55,6 +60,7 @@ impl Machine {
             kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
             hugepages,
             shmem_huge_pages: chosen.to_owned(),
+            icrc: icrc::current().name().to_owned(),
             load: read("/proc/loadavg")
                 .split(' ')
                 .take(3)
@@ -73,7 +79,7 @@ impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "machine: {}, CPUs {:?}, TSC {:.2} GHz, kernel {}, {}huge pages of memory objects: {}, load {}",
+            "machine: {}, CPUs {:?}, TSC {:.2} GHz, kernel {}, {}huge pages of memory objects: {}, ICRC by {}, load {}",
             self.cpu,
             self.cpus,
             self.tsc_hz / 1e9,
@@ -84,6 +90,7 @@ impl fmt::Display for Machine {
                 Some(false) => "EAL without hugepages, ",
             },
             self.shmem_huge_pages,
+            self.icrc,
             self.load
         )?;
         match &self.distance {
@@ -117,14 +124,14 @@ pub struct Distance {
     pub a: usize,
     /// The other.
     pub b: usize,
-    /// Round trip of a cache line, median, in nanoseconds.
+    /// Round trip of a cache line, in nanoseconds: the first quartile, as whatever disturbs makes it longer.
     pub round_trip_ns: f64,
     /// Whether they are near.
     pub near: bool,
 }
 
 impl Distance {
-    /// Measures it with two threads that are pinned there; `None` if they may not run there.
+    /// Measures it with two threads that are pinned there; `None` if they may not run there, or others do.
     pub fn between(a: usize, b: usize) -> Option<Distance> {
         let line = Arc::new(CachePadded::new(AtomicU64::new(0)));
         let stop = Arc::new(AtomicBool::new(false));
@@ -171,7 +178,10 @@ impl Distance {
             return None;
         }
         trips.sort_by(f64::total_cmp);
-        let round_trip_ns = trips[trips.len() / 2] / tsc_hz() * 1e9;
+        let round_trip_ns = trips[trips.len() / 4] / tsc_hz() * 1e9;
+        if round_trip_ns > BUSY {
+            return None;
+        }
         Some(Distance {
             a,
             b,

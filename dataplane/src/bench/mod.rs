@@ -1,8 +1,10 @@
 //! What benchmarks and tests of the datapath drive it with, and the measurements of `roceline bench`.
 
+pub mod chart;
 pub mod datapath;
 pub mod end;
 pub mod far;
+pub mod goals;
 pub mod limit;
 pub mod load;
 pub mod machine;

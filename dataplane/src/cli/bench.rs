@@ -2,8 +2,10 @@
 //! to be measured; out flow tables, or JSON.
 
 mod datapath;
+mod goals;
 mod latency;
 mod machine;
+mod plot;
 mod scale;
 mod two_cores;
 
@@ -40,6 +42,8 @@ enum What {
     Latency(latency::Args),
     Scale(scale::Args),
     Machine(machine::Args),
+    Goals(goals::Args),
+    Plot(plot::Args),
     #[command(hide = true)]
     Far(two_cores::FarArgs),
 }
@@ -101,6 +105,8 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
         What::Latency(args) => latency::run(args),
         What::Scale(args) => scale::run(args),
         What::Machine(args) => machine::run(&args),
+        What::Goals(args) => goals::run(&args),
+        What::Plot(args) => plot::run(&args),
         What::Far(args) => two_cores::far(&args),
     }
 }

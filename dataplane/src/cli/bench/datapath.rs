@@ -228,27 +228,27 @@ fn rates(outcomes: &[Outcome]) -> Table {
     let mut table = Table::new(&[
         "case",
         ">QPs",
-        ">sends M/s",
+        ">sends k/s",
         ">cycles",
         ">Gb/s",
         ">of limit",
-        ">receives M/s",
+        ">receives k/s",
         ">cycles",
         ">Gb/s",
         ">of limit",
-        ">all in M/s",
+        ">all in k/s",
         ">spread",
         ">resent",
     ]);
     for outcome in outcomes {
         let mut row: Vec<String> = name(outcome).into();
         for cost in [&outcome.requester, &outcome.responder] {
-            row.push(format!("{:.3}", cost.messages_per_s.median / 1e6));
+            row.push(format!("{:.1}", cost.messages_per_s.median / 1e3));
             row.push(format!("{:.0}", cost.cycles.median));
             row.push(format!("{:.1}", cost.gbps.median));
             row.push(format!("{:.0} %", 100.0 * cost.share_of_limit));
         }
-        row.push(format!("{:.3}", outcome.together_per_s.median / 1e6));
+        row.push(format!("{:.1}", outcome.together_per_s.median / 1e3));
         let spread = |cost: &Cost| (cost.cycles.max - cost.cycles.min) / cost.cycles.median;
         let spread = spread(&outcome.requester).max(spread(&outcome.responder));
         row.push(format!("{:.0} %", 100.0 * spread));

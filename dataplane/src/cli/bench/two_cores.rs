@@ -82,17 +82,18 @@ fn pinned(cpu: Option<usize>) -> io::Result<()> {
 /// Two halves on the first two CPUs that this process may use, and its memory.
 pub(super) struct Setup {
     pub(super) cores: TwoCores,
-    socket: Option<PathBuf>,
-    // Last: it was used by the halves.
-    _memory: Memory,
+    // They were used by the halves.
+    _socket: Option<Socket>,
+    memory: Memory,
 }
 
-impl Drop for Setup {
+/// What a driver may leave behind.
+struct Socket(PathBuf);
+
+impl Drop for Socket {
     fn drop(&mut self) {
-        if let Some(socket) = &self.socket {
-            // The driver may have removed it itself.
-            let _ = std::fs::remove_file(socket);
-        }
+        // The driver may have removed it itself.
+        let _ = std::fs::remove_file(&self.0);
     }
 }
 
@@ -155,8 +156,8 @@ fn build(
     let cores = TwoCores::new(end, far, how.mtu(), Some((cpu_a, cpu_b)), hz)?;
     Ok(Setup {
         cores,
-        socket: (port != PortKind::Fabric).then_some(socket),
-        _memory: memory,
+        _socket: (port != PortKind::Fabric).then_some(Socket(socket)),
+        memory,
     })
 }
 
@@ -176,7 +177,7 @@ pub(super) fn run(
     let len = cases.iter().map(|case| case.load.len).max().unwrap_or(0);
     let mut machine = Machine::look(None);
     let mut setup = set_up(port, how, qps, len as usize)?;
-    machine.hugepages = Some(setup._memory.eal.has_hugepages());
+    machine.hugepages = Some(setup.memory.eal.has_hugepages());
     output.say(&machine)?;
     let lcores = match port {
         PortKind::Fabric => format!("a thread on CPU {cpu_a} sends, one on CPU {cpu_b} receives"),
@@ -208,7 +209,7 @@ fn rates(outcomes: &[Outcome]) -> Table {
     let mut table = Table::new(&[
         "case",
         ">QPs",
-        ">M/s",
+        ">k/s",
         ">least",
         ">most",
         ">Gb/s",
@@ -223,9 +224,9 @@ fn rates(outcomes: &[Outcome]) -> Table {
         let mut row = vec![
             format!("{} {}", outcome.op, bytes(outcome.bytes)),
             outcome.qps.to_string(),
-            format!("{:.3}", rate.median / 1e6),
-            format!("{:.3}", rate.min / 1e6),
-            format!("{:.3}", rate.max / 1e6),
+            format!("{:.1}", rate.median / 1e3),
+            format!("{:.1}", rate.min / 1e3),
+            format!("{:.1}", rate.max / 1e3),
             format!("{:.1}", outcome.gbps.median),
             format!("{:.0} %", 100.0 * outcome.requester_busy),
             format!("{:.0} %", 100.0 * outcome.responder_busy),
