@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use roceline_engine::diagnosis::diagnose;
 
 use crate::control::LcorePort;
-use crate::lcore::Mailbox;
 use crate::lcore::message::{Command, ContextId, PostMortemReport, Reply, Request};
 
 /// Lines logged in one [`PERIOD`]; what is beyond is only counted.
@@ -29,8 +28,8 @@ pub struct FailureLog {
 }
 
 impl FailureLog {
-    /// Starts it; it asks `lcore` for the records.
-    pub fn start(lcore: Arc<Mailbox>) -> io::Result<FailureLog> {
+    /// Starts it; it asks `lcores` for the records.
+    pub fn start(lcores: Arc<dyn LcorePort>) -> io::Result<FailureLog> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = thread::Builder::new()
@@ -45,8 +44,10 @@ impl FailureLog {
                         _ => thread::park_timeout(PERIOD),
                     }
                     limit.settle(Instant::now());
-                    for report in seen.fresh(reports(&lcore)) {
-                        log(&report, &mut limit);
+                    for lcore in 0..lcores.count() {
+                        for report in seen.fresh(lcore, reports(&*lcores, lcore)) {
+                            log(&report, &mut limit);
+                        }
                     }
                     thread::sleep(PAUSE);
                 }
@@ -74,15 +75,15 @@ impl Drop for FailureLog {
     }
 }
 
-/// What the lcore keeps; nothing if it does not answer.
-fn reports(lcore: &Mailbox) -> Vec<PostMortemReport> {
+/// What an lcore keeps; nothing if it does not answer.
+fn reports(lcores: &dyn LcorePort, lcore: u32) -> Vec<PostMortemReport> {
     let (reply, answer) = sync_channel(1);
     let request = Request {
-        context: ContextId(0),
+        context: ContextId::NONE,
         command: Command::PostMortems,
         reply,
     };
-    if lcore.send(0, request).is_err() {
+    if lcores.send(lcore, request).is_err() {
         return Vec::new();
     }
     match answer.recv_timeout(ANSWER) {
@@ -91,16 +92,17 @@ fn reports(lcore: &Mailbox) -> Vec<PostMortemReport> {
     }
 }
 
-/// The newest record of each device that was logged.
+/// The newest record of each device that was logged; each lcore counts those of its part of a device.
 #[derive(Default)]
-struct Seen(std::collections::BTreeMap<String, u64>);
+struct Seen(std::collections::BTreeMap<(u32, String), u64>);
 
 impl Seen {
-    fn fresh(&mut self, mut reports: Vec<PostMortemReport>) -> Vec<PostMortemReport> {
-        reports.retain(|r| r.record.number > self.0.get(&r.device).copied().unwrap_or(0));
+    fn fresh(&mut self, lcore: u32, mut reports: Vec<PostMortemReport>) -> Vec<PostMortemReport> {
+        let key = |r: &PostMortemReport| (lcore, r.device.clone());
+        reports.retain(|r| r.record.number > self.0.get(&key(r)).copied().unwrap_or(0));
         reports.sort_by_key(|r| r.record.number);
         for r in &reports {
-            self.0.insert(r.device.clone(), r.record.number);
+            self.0.insert(key(r), r.record.number);
         }
         reports
     }

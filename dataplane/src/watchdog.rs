@@ -123,8 +123,8 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Watches `heart`; `limit` of zero: nobody does.
-    pub fn start(heart: Arc<Heart>, limit: Duration) -> std::io::Result<Watchdog> {
+    /// Watches `heart`, that of lcore `lcore`; `limit` of zero: nobody does.
+    pub fn start(heart: Arc<Heart>, limit: Duration, lcore: usize) -> std::io::Result<Watchdog> {
         if limit.is_zero() {
             return Ok(Watchdog {
                 stop: None,
@@ -149,7 +149,7 @@ impl Watchdog {
                         }
                     };
                     if let Some(verdict) = verdict {
-                        end(verdict);
+                        end(verdict, lcore);
                     }
                 }
             })?;
@@ -170,14 +170,16 @@ impl Drop for Watchdog {
     }
 }
 
-fn end(verdict: Verdict) -> ! {
+fn end(verdict: Verdict, lcore: usize) -> ! {
     match verdict {
         Verdict::Loops { cpu } => tracing::error!(
+            lcore,
             cpu_s = cpu.as_secs(),
             "the polling thread hangs: it uses CPU time and finishes no round; this process ends with SIGABRT. Please report \
              this, with the core file"
         ),
         Verdict::Waits { time } => tracing::error!(
+            lcore,
             seconds = time.as_secs(),
             "the polling thread hangs: it waits for something that does not come; this process ends with SIGABRT. Please report \
              this, with the core file"

@@ -25,8 +25,8 @@ fn polling_thread(worker: u32) -> i32 {
     let names = tasks.flatten().map(|task| task.path());
     let found = names
         .into_iter()
-        .find(|path| fs::read_to_string(path.join("comm")).is_ok_and(|name| name == "lcore\n"));
-    let path = found.expect("a thread named lcore");
+        .find(|path| fs::read_to_string(path.join("comm")).is_ok_and(|name| name == "lcore0\n"));
+    let path = found.expect("a thread named lcore0");
     let number = path.file_name().and_then(|name| name.to_str());
     number.expect("a number").parse().expect("a number")
 }

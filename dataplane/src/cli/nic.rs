@@ -150,9 +150,17 @@ fn pin(config: &mut Config, cpu: usize) -> Result<(), ConfigError> {
             problem,
         });
     }
-    for lcore in &mut config.lcores {
-        lcore.cpu = Some(cpu);
-    }
+    let [lcore] = config.lcores.as_mut_slice() else {
+        let problem = format!(
+            "--cpu {cpu}: there are {} polling threads; set `cpu` in each [[lcore]] instead",
+            config.lcores.len()
+        );
+        return Err(ConfigError::Whole {
+            file: "command line".into(),
+            problem,
+        });
+    };
+    lcore.cpu = Some(cpu);
     Ok(())
 }
 
@@ -189,6 +197,9 @@ mod tests {
         let cpu = config::allowed_cpus()[0];
         pin(&mut config, cpu).unwrap();
         assert_eq!(config.lcores[0].cpu, Some(cpu));
+        config.lcores.push(config.lcores[0]);
+        let message = pin(&mut config, cpu).unwrap_err().to_string();
+        assert!(message.contains("there are 2 polling threads"), "{message}");
     }
 
     #[test]

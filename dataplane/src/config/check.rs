@@ -12,11 +12,9 @@ use roceline_engine::{AckPolicy, Retransmission};
 use toml::Spanned;
 
 use super::file::{self, NumberOrWord, line_of};
+use super::lcores::Spread;
 use super::nics::{self, derived_mac};
-use super::{
-    Config, ConfigError, EalConfig, Hugepages, Idle, LcoreConfig, NicConfig, PortSpec,
-    SocketConfig, port,
-};
+use super::{Config, ConfigError, EalConfig, Hugepages, NicConfig, PortSpec, SocketConfig, port};
 use crate::fabric::Fabric;
 use crate::fabric::plan::Plan;
 use crate::neighbour::same_subnet;
@@ -24,15 +22,15 @@ use crate::telemetry::check_filter;
 
 /// Packet buffers of a small configuration and room to spare.
 const DEFAULT_MEMORY_MB: u32 = 256;
+/// Packet buffers of each lcore beside the first.
+const MEMORY_MB_PER_LCORE: u32 = 40;
 /// An emulated link is ours, so it carries the largest path MTU by default: 4096 and 80 bytes of headers.
 const DEFAULT_FABRIC_MTU: u32 = 4200;
 /// What every Ethernet device carries.
 const DEFAULT_PORT_MTU: u32 = 1500;
 /// Above this, DPDK's virtual devices differ in what they take.
 const MAX_MTU: u32 = 9600;
-/// Ten times as long as anything that the polling thread does on purpose, and then some.
-const WATCHDOG_S: u32 = 60;
-/// `uverbsN` minors of the kernel's own range, far more than one lcore can serve.
+/// `uverbsN` minors of the kernel's own range.
 const MAX_NICS: usize = 32;
 /// As open as Debian's udev rules make `/dev/infiniband/uverbs*`.
 const DEFAULT_MODE: u32 = 0o666;
@@ -71,16 +69,20 @@ impl<'a> Checker<'a> {
         let memory_is_set = file.eal.memory_mb.is_some();
         let mut eal = self.eal(file.eal)?;
         let lcores = self.lcores(file.lcore)?;
+        let given = file.fabric.as_ref().and_then(|f| f.lcore.as_ref());
+        let given = given.map(|given| self.lcore(given, lcores.len()));
+        let mut spread = Spread::new(lcores.len(), given.transpose()?);
         let mut fabric = self.fabric(file.fabric)?;
         let nics = file
             .nic
             .into_iter()
-            .map(|nic| self.nic(nic.into_inner(), lcores.len(), &fabric))
+            .map(|nic| self.nic(nic.into_inner(), &mut spread, &fabric))
             .collect::<Result<Vec<_>, _>>()?;
         self.together(&nics, &fabric)?;
         self.stations(&mut fabric, &nics)?;
         if !memory_is_set {
-            eal.memory_mb = eal.memory_mb.max(Fabric::memory_mb(&fabric));
+            let more = (lcores.len() - 1) as u32 * MEMORY_MB_PER_LCORE;
+            eal.memory_mb = (eal.memory_mb + more).max(Fabric::memory_mb(&fabric) + more);
         }
         let impair = self.impair(file.impair, &nics)?;
         let limits = self.limits(file.limits)?;
@@ -91,6 +93,7 @@ impl<'a> Checker<'a> {
             lcores,
             nics,
             fabric,
+            fabric_lcore: spread.fabric(),
             impair,
             limits,
             control,
@@ -116,6 +119,11 @@ impl<'a> Checker<'a> {
             text.replace_range(at, &value);
         }
         text
+    }
+
+    /// CPUs that lcores may be pinned to.
+    pub(super) fn cpus(&self) -> &[usize] {
+        &self.cpus
     }
 
     /// The directory from which files are named.
@@ -183,60 +191,12 @@ impl<'a> Checker<'a> {
         })
     }
 
-    fn lcores(&self, lcores: Vec<Spanned<file::Lcore>>) -> Result<Vec<LcoreConfig>, ConfigError> {
-        if let Some(second) = lcores.get(1) {
-            let problem = "one polling thread serves all NICs in this version; remove this section";
-            return Err(ConfigError::Section {
-                file: self.label.into(),
-                line: line_of(self.text, second.span().start),
-                section: "lcore",
-                problem: format!("this is the second one: {problem}"),
-            });
-        }
-        let Some(lcore) = lcores.into_iter().next().map(Spanned::into_inner) else {
-            return Ok(vec![LcoreConfig {
-                cpu: self.auto_cpu(),
-                idle: Idle::Adaptive,
-                watchdog_s: WATCHDOG_S,
-            }]);
-        };
-        let cpu = match &lcore.cpu {
-            None => self.auto_cpu(),
-            Some(value) => self.cpu(value)?,
-        };
-        let watchdog_s = match &lcore.watchdog_s {
-            None => WATCHDOG_S,
-            Some(value) => self.number("watchdog_s", value, 0..=86_400)?,
-        };
-        Ok(vec![LcoreConfig {
-            cpu,
-            idle: lcore.idle.unwrap_or(Idle::Adaptive),
-            watchdog_s,
-        }])
-    }
-
-    /// The last CPU, because interrupts and everything unpinned tend to the first; none at all when
-    /// programs would have no other.
-    fn auto_cpu(&self) -> Option<usize> {
-        self.cpus.last().copied().filter(|_| self.cpus.len() > 1)
-    }
-
-    fn cpu(&self, value: &Spanned<NumberOrWord>) -> Result<Option<usize>, ConfigError> {
-        match value.as_ref() {
-            NumberOrWord::Word(word) if word == "auto" => Ok(self.auto_cpu()),
-            NumberOrWord::Word(word) if word == "any" => Ok(None),
-            NumberOrWord::Word(word) => {
-                let problem = "must be a CPU number, \"auto\" or \"any\"";
-                Err(self.bad("cpu", word, value.span(), problem))
-            }
-            NumberOrWord::Number(n) => match usize::try_from(*n) {
-                Ok(cpu) if self.cpus.contains(&cpu) => Ok(Some(cpu)),
-                _ => Err(self.bad("cpu", n, value.span(), cpu_problem(&self.cpus))),
-            },
-        }
-    }
-
-    fn nic(&self, nic: file::Nic, lcores: usize, fabric: &Plan) -> Result<NicConfig, ConfigError> {
+    fn nic(
+        &self,
+        nic: file::Nic,
+        spread: &mut Spread,
+        fabric: &Plan,
+    ) -> Result<NicConfig, ConfigError> {
         let name = self.name(&nic.name)?;
         let addresses = nic
             .addresses
@@ -262,8 +222,8 @@ impl<'a> Checker<'a> {
             (None, _) => DEFAULT_PORT_MTU,
         };
         let lcore = match &nic.lcore {
-            Some(lcore) => self.number("lcore", lcore, 0..=lcores as u32 - 1)? as usize,
-            None => 0,
+            Some(lcore) => self.lcore(lcore, spread.lcores())?,
+            None => spread.next(),
         };
         let neighbours = nic
             .neighbor

@@ -150,6 +150,7 @@ macro_rules! switches {
 switches! {
     Fabric {
         seed: Option<Spanned<i64>>,
+        lcore: Option<Spanned<i64>>,
         #[serde(default)]
         switch: Vec<Spanned<Switch>>,
     }

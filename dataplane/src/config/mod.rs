@@ -11,6 +11,7 @@ pub(crate) mod error;
 mod fabric;
 mod file;
 mod impair;
+mod lcores;
 mod lid;
 pub(crate) mod limits;
 mod nics;
@@ -39,12 +40,14 @@ pub use preset::Preset;
 pub struct Config {
     /// How DPDK's environment is set up.
     pub eal: EalConfig,
-    /// Polling threads; exactly one in this version.
+    /// Polling threads, by number; at least one.
     pub lcores: Vec<LcoreConfig>,
     /// The NICs, in the order of their indices.
     pub nics: Vec<NicConfig>,
     /// Switches, and the NICs on them.
     pub fabric: Plan,
+    /// The lcore that polls the switches.
+    pub fabric_lcore: usize,
     /// Impairments to begin with, in the order of the file.
     pub impair: Vec<Spec>,
     /// How much programs may have.
@@ -123,7 +126,7 @@ pub struct NicConfig {
     pub memory: MemoryPolicy,
     /// Its LID; 0 for none.
     pub lid: u16,
-    /// Index of the lcore that polls it.
+    /// The lcore that serves it.
     pub lcore: usize,
     /// Routers to hosts outside of its subnets, one for each family at most.
     pub gateways: Vec<IpAddr>,

@@ -3,6 +3,7 @@
 //! In flow requests of the command line ([`crate::capture::request`]), out flow records, as many as fit one answer, when
 //! they are asked for. The tap goes when the session ends, for whatever reason.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -19,7 +20,7 @@ use crate::capture::last::LastPackets;
 use crate::capture::request::{
     Capture, Counts, EVENT, FailedQp, Interface, RuleNames, Start, Started, Status, Stopped,
 };
-use crate::lcore::message::{Command, ContextId, Reply};
+use crate::lcore::message::{Command, Reply};
 use crate::lcore::tap::{Clock, Store, Tap, TapId, TapState};
 
 /// Longest wait for records or a failure before an empty answer. Bounds how long an interrupted command line waits.
@@ -43,8 +44,8 @@ pub struct Session {
 /// What one lcore has of it.
 #[derive(Debug)]
 struct Part {
-    /// Any NIC of the lcore: the way to it.
-    nic: u32,
+    /// The lcore.
+    lcore: u32,
     id: TapId,
     state: Arc<TapState>,
     drainer: Option<Drainer>,
@@ -115,7 +116,7 @@ impl Session {
             parts: Vec::new(),
             interfaces,
         };
-        for (nic, nics) in by_owner(shared, &session.interfaces) {
+        for (lcore, nics) in by_lcore(shared, &session.interfaces) {
             let filter = filter()?;
             let state = Arc::new(TapState::default());
             let (store, drainer) = match start.last {
@@ -141,9 +142,9 @@ impl Session {
                 state: Arc::clone(&state),
             };
             let id = tap.id;
-            match shared.ask(nic, ContextId(0), Command::AddTap(Box::new(tap))) {
+            match shared.ask_lcore(lcore, Command::AddTap(Box::new(tap))) {
                 Ok(_) => session.parts.push(Part {
-                    nic,
+                    lcore,
                     id,
                     state,
                     drainer,
@@ -210,7 +211,7 @@ impl Session {
         for part in &mut self.parts {
             if part.removed.is_none() {
                 let command = Command::RemoveTap(part.id);
-                match shared.ask(part.nic, ContextId(0), command)? {
+                match shared.ask_lcore(part.lcore, command)? {
                     Reply::Tap(tap) => part.removed = Some(tap),
                     other => {
                         return Err(CommandError::BadAnswer("RemoveTap", format!("{other:?}")));
@@ -270,25 +271,22 @@ fn interfaces(shared: &Shared, names: &[String]) -> Result<Vec<Interface>, Comma
         .collect())
 }
 
-/// For each lcore concerned, a NIC of it and, by NIC index, which of its NICs are recorded.
-fn by_owner(shared: &Shared, interfaces: &[Interface]) -> Vec<(u32, Box<[bool]>)> {
-    let mut owners: Vec<(u32, u32, Box<[bool]>)> = Vec::new();
+/// For each lcore concerned, by NIC index, which NICs are recorded.
+fn by_lcore(shared: &Shared, interfaces: &[Interface]) -> BTreeMap<u32, Box<[bool]>> {
+    let mut all: BTreeMap<u32, Box<[bool]>> = BTreeMap::new();
     for interface in interfaces {
-        let nic = u32::from(interface.index);
-        let owner = shared.lcores.owner(nic);
-        let at = owners.iter().position(|(known, ..)| *known == owner);
-        let at = at.unwrap_or_else(|| {
-            owners.push((owner, nic, vec![false; shared.config.nics.len()].into()));
-            owners.len() - 1
-        });
-        if let Some(recorded) = owners[at].2.get_mut(nic as usize) {
-            *recorded = true;
+        for &lcore in shared.lcores.serving(interface.index.into()) {
+            let none = || vec![false; shared.config.nics.len()].into();
+            if let Some(recorded) = all
+                .entry(lcore)
+                .or_insert_with(none)
+                .get_mut(usize::from(interface.index))
+            {
+                *recorded = true;
+            }
         }
     }
-    owners
-        .into_iter()
-        .map(|(_, nic, nics)| (nic, nics))
-        .collect()
+    all
 }
 
 /// Why a QP failed, by the status of its first completion in error.

@@ -15,7 +15,7 @@ use super::server::Shared;
 use super::tree::{Tree, attributes};
 use crate::congestion::{Attribute, Settings, State};
 use crate::impair::{SpecError, Text};
-use crate::lcore::message::{Command, ContextId, Reply};
+use crate::lcore::message::Command;
 use crate::nic::NicInfo;
 
 /// Answer to `congestion` and `congestion-set`.
@@ -203,17 +203,12 @@ fn change(
 }
 
 fn tell(shared: &Shared, nic: &NicInfo, settings: &Settings) -> Result<(), CommandError> {
-    let command = Command::SetCongestion {
+    let command = || Command::SetCongestion {
         nic: nic.index,
         settings: Box::new(*settings),
     };
-    match shared.ask(nic.index, ContextId(0), command)? {
-        Reply::Done => Ok(()),
-        other => Err(CommandError::BadAnswer(
-            "SetCongestion",
-            format!("{other:?}"),
-        )),
-    }
+    shared.ask_nic(nic.index, command)?;
+    Ok(())
 }
 
 /// The error, and for a key that does not exist what is near.

@@ -153,7 +153,7 @@ impl Context {
         let (async_events, async_fd) = event_pipe().map_err(system("making the event pipe"))?;
         let context = Context {
             shared: shared.clone(),
-            id: shared.next_context(),
+            id: shared.next_context(nic as u32),
             nic,
             owner,
             file: file.clone(),
@@ -313,7 +313,7 @@ impl Context {
         // Those that are answered when memory operations have ended may take as long as the program's memory does.
         let waits = matches!(command, Command::Close | Command::DeregMr { .. });
         let _turn = (!waits).then(|| self.account.turn());
-        self.shared.ask(self.nic as u32, self.id, command)
+        self.shared.ask_owner(self.id, command)
     }
 
     /// Asks for something that only can be done.

@@ -7,6 +7,8 @@
 //! cannot ask when it is read, so here the files are written again every `lifespan`: as fresh, at the same setting. Only files
 //! whose value has changed are written.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
@@ -156,7 +158,7 @@ impl Writer {
 
     /// Looks at `lifespan`, and writes what has become too old.
     fn turn(&mut self, now: Instant) {
-        let mut asked: Vec<(u32, Vec<NicSnapshot>)> = Vec::new();
+        let mut asked: BTreeMap<u32, Vec<NicSnapshot>> = BTreeMap::new();
         let mut problem = None;
         let looked = self
             .looked_at
@@ -179,21 +181,10 @@ impl Writer {
             if !nic.written_at.is_none_or(old) {
                 continue;
             }
-            let owner = self.lcores.owner(nic.index);
-            if !asked.iter().any(|(lcore, _)| *lcore == owner) {
-                match ask(&*self.lcores, nic.index) {
-                    Some(parts) => asked.push((owner, parts)),
-                    // The lcore is busy or gone; the next turn will tell.
-                    None => continue,
-                }
-            }
-            let parts = asked.iter().filter(|(lcore, _)| *lcore == owner);
-            let mut counters = NicCounters::default();
-            for part in parts.flat_map(|(_, parts)| parts) {
-                if part.name == nic.name {
-                    counters.add(part);
-                }
-            }
+            let Some(counters) = counted(&*self.lcores, &mut asked, nic) else {
+                // An lcore is busy or gone; the next turn will tell.
+                continue;
+            };
             nic.follow_storms(counters.storms());
             let files = counter_files(&counters);
             match self.tree.update(&nic.name, &nic.files, &files) {
@@ -215,14 +206,33 @@ impl Writer {
     }
 }
 
-fn ask(lcores: &dyn LcorePort, nic: u32) -> Option<Vec<NicSnapshot>> {
+/// What a NIC counted on all lcores that serve it; those that were not asked in this turn are.
+fn counted(
+    lcores: &dyn LcorePort,
+    asked: &mut BTreeMap<u32, Vec<NicSnapshot>>,
+    nic: &Nic,
+) -> Option<NicCounters> {
+    let mut counters = NicCounters::default();
+    for &lcore in lcores.serving(nic.index) {
+        let parts = match asked.entry(lcore) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(ask(lcores, lcore)?),
+        };
+        for part in parts.iter().filter(|part| part.name == nic.name) {
+            counters.add(part);
+        }
+    }
+    Some(counters)
+}
+
+fn ask(lcores: &dyn LcorePort, lcore: u32) -> Option<Vec<NicSnapshot>> {
     let (reply, answer) = sync_channel(1);
     let request = Request {
-        context: ContextId(0),
+        context: ContextId::NONE,
         command: Command::Counters,
         reply,
     };
-    lcores.send(nic, request).ok()?;
+    lcores.send(lcore, request).ok()?;
     match answer.recv_timeout(PATIENCE) {
         Ok(Reply::Snapshot(snapshot)) => Some(snapshot.nics),
         _ => None,

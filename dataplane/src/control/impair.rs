@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::error::CommandError;
 use super::server::Shared;
 use crate::impair::{Names, Place, Spec, SpecError};
-use crate::lcore::message::{Command, ContextId, ImpairCommand, PlaceReport, Reply};
+use crate::lcore::message::{Command, ImpairCommand, PlaceReport, Reply};
 
 /// Answer to `impair-add`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -107,9 +107,14 @@ impl From<SpecError> for CommandError {
     }
 }
 
-/// Sends a message about rules at a NIC to its lcore.
-fn tell(shared: &Shared, nic: u32, command: ImpairCommand) -> Result<Reply, CommandError> {
-    shared.ask(nic, ContextId(0), Command::Impair(command))
+/// Sends a message about rules at a NIC to the lcores that serve it. Each has rules of its own for its packets.
+fn tell(
+    shared: &Shared,
+    nic: u32,
+    mut command: impl FnMut() -> ImpairCommand,
+) -> Result<(), CommandError> {
+    shared.ask_nic(nic, || Command::Impair(command()))?;
+    Ok(())
 }
 
 impl Impairments {
@@ -136,12 +141,13 @@ impl Impairments {
             }
         }
         for (done, &place) in places.iter().enumerate() {
-            let add = ImpairCommand::Add {
+            let add = || ImpairCommand::Add {
                 place,
                 rule: Box::new(rule.clone()),
             };
             if let Err(error) = tell(shared, place.nic, add) {
-                remove(shared, id, &places[..done])?;
+                // Of several lcores some may have it; to take it from one that has not is no error.
+                remove(shared, id, &places[..=done])?;
                 return Err(error);
             }
         }
@@ -275,7 +281,7 @@ impl State {
 
 fn remove(shared: &Shared, id: u32, places: &[Place]) -> Result<(), CommandError> {
     for &place in places {
-        tell(shared, place.nic, ImpairCommand::Remove { place, id })?;
+        tell(shared, place.nic, || ImpairCommand::Remove { place, id })?;
     }
     Ok(())
 }
@@ -283,14 +289,39 @@ fn remove(shared: &Shared, id: u32, places: &[Place]) -> Result<(), CommandError
 /// What all lcores report, by place.
 fn reports(shared: &Shared) -> Result<Vec<PlaceReport>, CommandError> {
     let mut all = Vec::new();
-    for nic in shared.first_nic_of_each_lcore() {
-        match tell(shared, nic, ImpairCommand::Report)? {
+    for lcore in shared.all_lcores() {
+        match shared.ask_lcore(lcore, Command::Impair(ImpairCommand::Report))? {
             Reply::Impair(reports) => all.extend(reports),
             other => return Err(CommandError::BadAnswer("Impair", format!("{other:?}"))),
         }
     }
+    Ok(summed(all))
+}
+
+/// One report for each place, in their order: what the lcores of a NIC did to its packets, together.
+fn summed(mut all: Vec<PlaceReport>) -> Vec<PlaceReport> {
     all.sort_by_key(|report| report.place);
-    Ok(all)
+    all.dedup_by(|more, report| {
+        if more.place != report.place {
+            return false;
+        }
+        report.held += more.held;
+        report.overflow += more.overflow;
+        report.no_buffer += more.no_buffer;
+        for (id, counts) in &more.rules {
+            match report.rules.iter_mut().find(|(known, _)| known == id) {
+                Some((_, sum)) => {
+                    sum.seen += counts.seen;
+                    sum.matched += counts.matched;
+                    sum.hit += counts.hit;
+                    sum.dropped += counts.dropped;
+                }
+                None => report.rules.push((*id, *counts)),
+            }
+        }
+        true
+    });
+    all
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 use super::error::CommandError;
 use super::server::Shared;
 use crate::capture::request::Injected;
-use crate::lcore::message::{Command, ContextId, Reply};
+use crate::lcore::message::{Command, Reply};
 
 /// Ethernet header and one VLAN tag in front of the IP packet that the MTU bounds.
 const LINK_HEADERS: usize = 18;
@@ -33,7 +33,8 @@ pub fn answer(shared: &Shared, payload: &[u8]) -> Result<Vec<u8>, CommandError> 
         frames.push(frame.into());
         rest = after;
     }
-    match shared.ask(nic, ContextId(0), Command::Inject { nic, frames })? {
+    let lcore = shared.lcores.serving(nic).first().copied().unwrap_or(0);
+    match shared.ask_lcore(lcore, Command::Inject { nic, frames })? {
         Reply::Injected { taken, waiting } => serde_json::to_vec(&Injected { taken, waiting })
             .map_err(|error| CommandError::Query(error.to_string())),
         other => Err(CommandError::BadAnswer("Inject", format!("{other:?}"))),

@@ -121,14 +121,24 @@ impl ControlConfig {
     }
 }
 
-/// The way to the lcores. A request goes to the one that owns the NIC, which is woken if it sleeps.
+/// The way to the lcores, by their numbers.
 pub trait LcorePort: Send + Sync {
-    /// Queues `request` for the owner of NIC `nic`.
-    fn send(&self, nic: u32, request: Request) -> Result<(), SendError>;
+    /// Queues `request` for lcore `lcore`, which is woken if it sleeps.
+    fn send(&self, lcore: u32, request: Request) -> Result<(), SendError>;
 
-    /// The lcore that owns NIC `nic`: [`crate::lcore::message::Command::Snapshot`] is sent once to each.
-    fn owner(&self, _nic: u32) -> u32 {
-        0
+    /// How many lcores there are.
+    fn count(&self) -> u32 {
+        1
+    }
+
+    /// The lcores that serve NIC `nic`. The first one has its port.
+    fn serving(&self, _nic: u32) -> &[u32] {
+        &[0]
+    }
+
+    /// The lcore that a new context of NIC `nic` is to belong to.
+    fn place(&self, nic: u32) -> u32 {
+        self.serving(nic).first().copied().unwrap_or(0)
     }
 
     /// Lcore slots whose doorbell areas are in use.

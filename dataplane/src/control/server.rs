@@ -1,6 +1,6 @@
 //! The listening socket: one thread accepts, each connection gets a thread of its own.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
@@ -139,9 +139,10 @@ impl Shared {
         }
     }
 
-    /// A name never used before.
-    pub fn next_context(&self) -> ContextId {
-        ContextId(self.next_context.fetch_add(1, Ordering::Relaxed))
+    /// A name never used before for a context of NIC `nic`; it says which lcore the context belongs to from here on.
+    pub fn next_context(&self, nic: u32) -> ContextId {
+        let number = self.next_context.fetch_add(1, Ordering::Relaxed);
+        ContextId::new(number, self.lcores.place(nic))
     }
 
     /// Whether a user may open devices.
@@ -155,17 +156,34 @@ impl Shared {
         is_master(uid) || self.config.operators.contains(&uid)
     }
 
-    /// Sends a command to the owner of `nic` and waits for its answer.
-    pub fn ask(
+    /// Sends a command about a context to the lcore that owns it and waits for its answer.
+    pub fn ask_owner(&self, context: ContextId, command: Command) -> Result<Reply, CommandError> {
+        self.ask(context.lcore(), context, command)
+    }
+
+    /// Sends a command that needs no context to lcore `lcore` and waits for its answer.
+    pub fn ask_lcore(&self, lcore: u32, command: Command) -> Result<Reply, CommandError> {
+        self.ask(lcore, ContextId::NONE, command)
+    }
+
+    /// Sends a command about NIC `nic` to each lcore that serves it, one after the other; the answers, in this order.
+    /// The first error ends it.
+    pub fn ask_nic(
         &self,
         nic: u32,
-        context: ContextId,
-        command: Command,
-    ) -> Result<Reply, CommandError> {
+        mut command: impl FnMut() -> Command,
+    ) -> Result<Vec<Reply>, CommandError> {
+        let lcores = self.lcores.serving(nic).iter();
+        lcores
+            .map(|&lcore| self.ask_lcore(lcore, command()))
+            .collect()
+    }
+
+    fn ask(&self, lcore: u32, context: ContextId, command: Command) -> Result<Reply, CommandError> {
         let name = name(&command);
         let (reply, answer) = sync_channel(1);
         self.lcores.send(
-            nic,
+            lcore,
             Request {
                 context,
                 command,
@@ -183,12 +201,9 @@ impl Shared {
         }
     }
 
-    /// A NIC of each lcore, to ask each once.
-    pub fn first_nic_of_each_lcore(&self) -> Vec<u32> {
-        let mut asked = BTreeSet::new();
-        (0..self.config.nics.len() as u32)
-            .filter(|&nic| asked.insert(self.lcores.owner(nic)))
-            .collect()
+    /// All lcores, by their numbers.
+    pub fn all_lcores(&self) -> std::ops::Range<u32> {
+        0..self.lcores.count()
     }
 
     fn sessions(&self) -> MutexGuard<'_, Sessions> {

@@ -277,7 +277,7 @@ impl State {
 }
 
 impl LcorePort for FakeLcore {
-    fn send(&self, _nic: u32, request: Request) -> Result<(), SendError> {
+    fn send(&self, _lcore: u32, request: Request) -> Result<(), SendError> {
         let Request {
             context,
             command,

@@ -18,6 +18,7 @@ mod port;
 pub mod report;
 
 use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use roceline_engine::Nanos;
@@ -260,6 +261,36 @@ impl Fabric {
         nic_ends.sort_by_key(|(station, _)| *station);
         let nic_ends = nic_ends.into_iter().map(|(_, end)| end).collect();
         Ok((fabric, nic_ends))
+    }
+
+    /// Of the NIC at station `n`: it is on another lcore, so what it sends comes also while this one sleeps.
+    pub fn apart(&mut self, n: usize) {
+        let there = |port: &&mut FabricPort| port.beyond == Beyond::Station(n);
+        if let Some(port) = self.ports.iter_mut().find(there) {
+            port.apart();
+        }
+    }
+
+    /// Become readable when NICs on other lcores send, once [`Fabric::arm`] has asked for it.
+    pub fn rx_events(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.ports.iter().filter_map(FabricPort::rx_event)
+    }
+
+    /// Whether NICs on other lcores send without a word: somebody has to look.
+    pub fn is_polled(&self) -> bool {
+        self.ports.iter().any(FabricPort::is_polled)
+    }
+
+    /// Asks for these events. False if there is something to be done already.
+    pub fn arm(&mut self) -> bool {
+        // All of them: what was not asked for would not come.
+        let ports = self.ports.iter_mut();
+        ports.fold(true, |quiet, port| port.arm() && quiet)
+    }
+
+    /// Ends what [`Fabric::arm`] began.
+    pub fn disarm(&mut self) {
+        self.ports.iter_mut().for_each(FabricPort::disarm);
     }
 
     /// Does all that has happened until `now`; gives the number of things done.

@@ -1,6 +1,7 @@
 //! A port of a switch: the cable to a NIC or another switch, as both directions of it look from here.
 
 use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
 
 use roceline_engine::wire::PauseFrame;
 use roceline_engine::wire::pause;
@@ -44,6 +45,8 @@ pub(super) struct NicEnd {
     /// On its way to the NIC: when it is there.
     flight: VecDeque<(u64, Mbuf)>,
     burst: Burst,
+    /// The NIC is on another lcore.
+    apart: bool,
 }
 
 /// A port.
@@ -80,6 +83,7 @@ impl NicEnd {
             staged: VecDeque::with_capacity(RX_BURST),
             flight: VecDeque::with_capacity(room + PAUSES),
             burst: Burst::new(),
+            apart: false,
         }
     }
 
@@ -143,6 +147,51 @@ impl NicEnd {
 }
 
 impl FabricPort {
+    /// The link to the NIC, if that is on another lcore.
+    fn far_end(&self) -> Option<&FabricEnd> {
+        match &self.peer {
+            Peer::Nic(nic) if nic.apart => Some(&nic.end),
+            _ => None,
+        }
+    }
+
+    fn far_end_mut(&mut self) -> Option<&mut FabricEnd> {
+        match &mut self.peer {
+            Peer::Nic(nic) if nic.apart => Some(&mut nic.end),
+            _ => None,
+        }
+    }
+
+    /// The NIC is on another lcore.
+    pub(super) fn apart(&mut self) {
+        if let Peer::Nic(nic) = &mut self.peer {
+            nic.apart = true;
+        }
+    }
+
+    /// See [`Driver::rx_event`]; only where the NIC is on another lcore.
+    pub(super) fn rx_event(&self) -> Option<BorrowedFd<'_>> {
+        self.far_end().and_then(Driver::rx_event)
+    }
+
+    /// The NIC is on another lcore, and nothing tells when it sends.
+    pub(super) fn is_polled(&self) -> bool {
+        self.far_end().is_some_and(|end| end.rx_event().is_none())
+    }
+
+    /// See [`Driver::arm_rx`]; true where nothing can be armed.
+    pub(super) fn arm(&mut self) -> bool {
+        let end = self.far_end_mut().filter(|end| end.rx_event().is_some());
+        end.is_none_or(Driver::arm_rx)
+    }
+
+    /// See [`Driver::disarm_rx`].
+    pub(super) fn disarm(&mut self) {
+        if let Some(end) = self.far_end_mut() {
+            end.disarm_rx();
+        }
+    }
+
     /// Takes what the NIC sent; nothing at a cable between switches.
     pub(super) fn take(&mut self, last: u64, now: u64) -> usize {
         match &mut self.peer {

@@ -35,7 +35,7 @@ use super::post_mortems::post_mortems;
 use super::snapshot::{counters, snapshot};
 use super::tap;
 
-/// Lcore slot of the one lcore of this version.
+/// Lcore slot of a context in its file: it belongs to one lcore.
 const SLOT: u32 = 0;
 
 /// Why a command failed: errno and a sentence.
@@ -277,25 +277,26 @@ fn in_context(
 }
 
 fn open(lcore: &mut Lcore, id: super::message::ContextId, mut new: NewContext) -> Served {
-    if new.nic as usize >= lcore.nics.len() {
+    let Some(nic) = lcore.nic(new.nic).map(|nic| nic.place) else {
         return failed(libc::ENODEV, format!("NIC {} does not exist", new.nic));
-    }
+    };
     let Some(helper) = new.helper.take() else {
         return failed(libc::EAGAIN, "no memory thread could be started");
     };
     lcore.idle.watch(&new.wake);
     let bells = Doorbells::new(Arc::clone(&new.file), SLOT);
-    let (nic, number) = (new.nic as usize, new.program);
+    let number = new.program;
     let contexts = &mut lcore.shared.contexts;
     let entry = contexts.vacant_entry();
     let key = entry.key();
     let program = lcore.shared.programs.enter(nic, number, key);
-    entry.insert(Context::new(new, helper, bells, program));
+    entry.insert(Context::new(new, nic, helper, bells, program));
     // The poll's lists do not grow while it runs.
     let most = contexts.len();
     lcore.shared.kicks.reserve(most);
     lcore.shared.due_events.reserve(most);
     lcore.shared.stuck_events.reserve(most);
+    lcore.mailbox.load().set_contexts(most);
     lcore.ids.insert(id, key);
     Ok(Reply::Done)
 }

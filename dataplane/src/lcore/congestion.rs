@@ -15,7 +15,7 @@ pub fn set(
     settings: &Settings,
     now: Nanos,
 ) -> Result<Reply, (i32, String)> {
-    let Some(nic) = lcore.nics.get_mut(nic as usize) else {
+    let Some(nic) = lcore.nic(nic) else {
         return Err((libc::ENODEV, format!("NIC {nic} does not exist")));
     };
     let old = std::mem::replace(&mut nic.settings, *settings);

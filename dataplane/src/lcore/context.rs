@@ -136,9 +136,15 @@ pub enum EventTurn {
 
 impl Context {
     /// A context of which nothing exists yet.
-    pub fn new(new: NewContext, helper: MemHelper, bells: Doorbells, program: usize) -> Context {
+    pub fn new(
+        new: NewContext,
+        nic: usize,
+        helper: MemHelper,
+        bells: Doorbells,
+        program: usize,
+    ) -> Context {
         Context {
-            nic: new.nic as usize,
+            nic,
             program,
             pid: new.pid,
             comm: new.comm,

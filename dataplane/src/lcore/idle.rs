@@ -5,7 +5,7 @@
 //! spin on one core hand over once a time slice (16 ms); two that yield, in 2.4 us (`docs/performance.md`).
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
@@ -79,23 +79,24 @@ impl Idle {
     }
 
     /// Wakes on this eventfd too.
-    pub fn watch(&self, fd: &OwnedFd) {
+    pub fn watch(&self, fd: &impl AsFd) {
         self.control(libc::EPOLL_CTL_ADD, fd);
     }
 
     /// No longer wakes on it. Closing our copy is not enough: the program has one.
-    pub fn unwatch(&self, fd: &OwnedFd) {
+    pub fn unwatch(&self, fd: &impl AsFd) {
         self.control(libc::EPOLL_CTL_DEL, fd);
     }
 
-    fn control(&self, op: i32, fd: &OwnedFd) {
+    fn control(&self, op: i32, fd: &impl AsFd) {
         // Edge-triggered: a program that never stops writing wakes us once a write, and nobody has to read.
         let mut event = libc::epoll_event {
             events: (libc::EPOLLIN | libc::EPOLLET) as u32,
             u64: 0,
         };
+        let fd = fd.as_fd().as_raw_fd();
         // SAFETY: plain system call with a local event. A failure means no wake by this fd; the longest sleep bounds it.
-        unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), op, fd.as_raw_fd(), &raw mut event) };
+        unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), op, fd, &raw mut event) };
     }
 
     fn wait(&mut self, timeout: Nanos) {
@@ -203,6 +204,9 @@ fn sleep(lcore: &mut Lcore, now: Nanos) {
             longest = longest.min(deadline.saturating_sub(now));
         }
     }
+    if lcore.fabric.as_ref().is_some_and(|f| f.is_polled()) {
+        longest = longest.min(POLLED_PORT);
+    }
     if let Some(deadline) = lcore.fabric.as_ref().and_then(|f| f.next_deadline()) {
         let left = deadline.saturating_sub(now);
         if left < SHORT {
@@ -220,12 +224,36 @@ fn sleep(lcore: &mut Lcore, now: Nanos) {
     let awake = !lcore.mailbox.is_empty()
         || lcore.shared.contexts.iter().any(|(_, c)| {
             c.bells.any(c.bell_limit) || !c.sends.is_empty() || c.helper.has_outcome()
-        });
+        })
+        || !arm(lcore);
     if !awake && longest > Nanos::ZERO {
         lcore.clock.will_sleep(longest);
         lcore.idle.wait(longest);
     }
+    disarm(lcore);
     set_sleeping(lcore, false);
+}
+
+/// Lets what arrives from other lcores end the sleep. False if something has arrived.
+fn arm(lcore: &mut Lcore) -> bool {
+    let mut quiet = true;
+    for nic in lcore.nics.iter_mut().filter(|nic| nic.signalled) {
+        quiet &= nic.port.arm_rx();
+    }
+    if let Some(fabric) = &mut lcore.fabric {
+        quiet &= fabric.arm();
+    }
+    quiet
+}
+
+/// The sleep is over, or there was none.
+fn disarm(lcore: &mut Lcore) {
+    for nic in lcore.nics.iter_mut().filter(|nic| nic.signalled) {
+        nic.port.disarm_rx();
+    }
+    if let Some(fabric) = &mut lcore.fabric {
+        fabric.disarm();
+    }
 }
 
 fn set_sleeping(lcore: &Lcore, sleeping: bool) {

@@ -68,12 +68,11 @@ struct Budget<'a> {
 }
 
 impl Budget<'_> {
-    /// While `held` packets are held back.
-    fn of(pool: &Mempool, held: usize, room: usize) -> Budget<'_> {
-        let most = pool.config().count as usize / 2;
+    /// While `left` packets more may be held back.
+    fn of(pool: &Mempool, left: usize, room: usize) -> Budget<'_> {
         Budget {
             pool,
-            left: Cell::new(most.saturating_sub(held)),
+            left: Cell::new(left),
             room: Cell::new(room),
         }
     }
@@ -288,7 +287,8 @@ pub fn transmit(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
     let room = LOOPBACK_LIMIT.saturating_sub(nic.loopback.len());
     let room = room.min(TX_LIMIT.saturating_sub(nic.tx.len()));
     let Shared { pool, taps, .. } = shared;
-    let budget = Budget::of(pool, shared.held, room);
+    let left = shared.held_most.saturating_sub(shared.held);
+    let budget = Budget::of(pool, left, room);
     let Nic {
         info,
         impair,
@@ -369,7 +369,8 @@ pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
     let held = nic.impair.held();
     let Shared { pool, taps, .. } = shared;
     let room = READY_LIMIT.saturating_sub(nic.impair.ready.len());
-    let budget = Budget::of(pool, shared.held, room);
+    let left = shared.held_most.saturating_sub(shared.held);
+    let budget = Budget::of(pool, left, room);
     let Nic {
         info,
         impair,
@@ -449,9 +450,10 @@ pub fn serve(lcore: &mut Lcore, command: ImpairCommand) -> Result<Reply, (i32, S
             Ok(Reply::Done)
         }
         ImpairCommand::Report => Ok(Reply::Impair(
-            (0..)
-                .zip(&lcore.nics)
-                .flat_map(|(nic, n)| n.impair.stations().map(move |s| (nic, s)))
+            lcore
+                .nics
+                .iter()
+                .flat_map(|n| n.impair.stations().map(move |s| (n.info.index, s)))
                 .map(|(nic, (point, station))| station.report(Place { nic, point }))
                 .collect(),
         )),
@@ -460,7 +462,6 @@ pub fn serve(lcore: &mut Lcore, command: ImpairCommand) -> Result<Reply, (i32, S
 
 fn of_place(lcore: &mut Lcore, place: Place) -> Result<&mut Nic, (i32, String)> {
     lcore
-        .nics
-        .get_mut(place.nic as usize)
+        .nic(place.nic)
         .ok_or_else(|| (libc::ENODEV, format!("NIC {} does not exist", place.nic)))
 }

@@ -3,15 +3,15 @@
 //! In flow frames by message, between bursts, as many as fit [`LIMIT`]; the receive stage takes them along with what
 //! the port brings. A NIC that nobody replays to pays one branch per burst.
 
-use super::Lcore;
 use super::message::Reply;
+use super::{Lcore, of_index};
 
 /// Packets of a replay that may wait on a NIC.
 const LIMIT: usize = 256;
 
 /// Serves [`super::message::Command::Inject`]: takes frames from the front until one finds no room.
 pub fn serve(lcore: &mut Lcore, nic: u32, frames: &[Box<[u8]>]) -> Result<Reply, (i32, String)> {
-    let Some(nic) = lcore.nics.get_mut(nic as usize) else {
+    let Some(nic) = of_index(&mut lcore.nics, nic) else {
         return Err((libc::ENODEV, format!("NIC {nic} does not exist")));
     };
     // Once; the loop itself never lets it grow.

@@ -16,7 +16,7 @@ const PORT: u64 = 1;
 
 /// Takes a NIC's link down or up.
 pub fn order(lcore: &mut Lcore, nic: u32, up: bool) -> Result<Reply, (i32, String)> {
-    let Some(ordered) = lcore.nics.get_mut(nic as usize) else {
+    let Some(ordered) = lcore.nic(nic) else {
         return Err((libc::ENODEV, format!("NIC {nic} does not exist")));
     };
     ordered.info.link.order_down(!up);

@@ -21,9 +21,31 @@ use crate::memory::helper::MemHelper;
 use crate::memory::{ContextFile, ProgramLock, Reach};
 use crate::neighbour::{Moved, Network};
 
-/// Names a context for the life of the daemon; never reused.
+/// Names a context for the life of the daemon; never reused. The upper byte says which lcore it belongs to, so that
+/// nobody has to remember that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ContextId(pub u64);
+
+impl ContextId {
+    /// No context: that of commands which need none.
+    pub const NONE: ContextId = ContextId(0);
+    const LCORE: u32 = 56;
+
+    /// The `number`th context, from 1, on lcore `lcore`.
+    pub fn new(number: u64, lcore: u32) -> ContextId {
+        ContextId(u64::from(lcore) << ContextId::LCORE | number)
+    }
+
+    /// The lcore that it belongs to.
+    pub fn lcore(self) -> u32 {
+        (self.0 >> ContextId::LCORE) as u32
+    }
+
+    /// Its number among all.
+    pub fn number(self) -> u64 {
+        self.0 & ((1 << ContextId::LCORE) - 1)
+    }
+}
 
 /// Where a queue lies in its context file. The header was written and the pages touched by the control thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -34,6 +34,7 @@ mod post_mortems;
 pub mod probe;
 mod program;
 mod queue;
+mod router;
 pub(crate) mod slice;
 mod snapshot;
 mod srq;
@@ -54,6 +55,7 @@ pub use idle::IdlePolicy;
 pub use mailbox::Mailbox;
 pub use nic::NicCounts;
 pub use pause::PauseReport;
+pub use router::Lcores;
 
 use crate::fabric::Fabric;
 use crate::fabric::report::FabricReport;
@@ -102,10 +104,15 @@ pub struct NicConfig {
     pub info: Arc<NicInfo>,
     /// Where its packets go.
     pub port: Port,
-    /// The port's other end is not on this lcore: it must be polled even when all is quiet.
+    /// The port's other end is not on this lcore: packets come even when all is quiet here.
     pub polled: bool,
     /// Its transport.
     pub engine: EngineConfig,
+}
+
+/// The NIC of this index among all of the daemon, if it is one of these.
+fn of_index(nics: &mut [Nic], index: u32) -> Option<&mut Nic> {
+    nics.iter_mut().find(|nic| nic.info.index == index)
 }
 
 /// One lcore with all it owns.
@@ -125,6 +132,8 @@ pub struct Lcore {
     maintain_at: Nanos,
     polls: u64,
     empty_polls: u64,
+    /// Things done since the load was told of last.
+    done: u64,
     /// Records of failed queue pairs that `failure_log` was told of.
     failures: u64,
     /// Woken when there are more.
@@ -152,11 +161,14 @@ impl Lcore {
             }
         }
         slice::shorten();
+        let held_most = pool.config().count as usize / 2;
+        let idle = Idle::new(config.idle, Arc::clone(&wake), config.cpus)?;
         Ok(Lcore {
             nics: nics
                 .into_iter()
-                .map(|n| {
-                    let mut nic = Nic::new(n.info, n.port, n.polled, n.engine);
+                .enumerate()
+                .map(|(place, n)| {
+                    let mut nic = Nic::new(n.info, place, n.port, n.polled, n.engine);
                     let pause = nic.settings.pfc;
                     nic.set_pause(&pause, Nanos::ZERO);
                     if pause.is_on() {
@@ -165,6 +177,9 @@ impl Lcore {
                             false => "the polling thread",
                         };
                         tracing::info!(nic = nic.info.name, by, mode = ?pause.mode, "pauses on");
+                    }
+                    if let Some(event) = nic.port.rx_event().filter(|_| nic.signalled) {
+                        idle.watch(&event);
                     }
                     nic
                 })
@@ -187,12 +202,13 @@ impl Lcore {
                 stuck_events: VecDeque::with_capacity(1024),
                 failed_cqs: VecDeque::with_capacity(64),
                 held: 0,
+                held_most,
                 taps: Taps::new(),
                 requests_per_poll: config.requests_per_poll as usize,
             },
             ids: HashMap::new(),
             mailbox,
-            idle: Idle::new(config.idle, Arc::clone(&wake), config.cpus)?,
+            idle,
             wake,
             helper_cpus: config.helper_cpus,
             cpu: config.cpu,
@@ -201,6 +217,7 @@ impl Lcore {
             maintain_at: Nanos::ZERO,
             polls: 0,
             empty_polls: 0,
+            done: 0,
             failures: 0,
             failure_log: None,
             others_thread: None,
@@ -213,9 +230,22 @@ impl Lcore {
         self.failure_log = thread;
     }
 
+    /// Its pool is that of so many lcores: impairments hold back no more than its share.
+    pub fn share_pool(&mut self, lcores: usize) {
+        self.shared.held_most /= lcores.max(1);
+    }
+
     /// Gives it switches to own.
     pub fn own_fabric(&mut self, fabric: Fabric) {
+        for event in fabric.rx_events() {
+            self.idle.watch(&event);
+        }
         self.fabric = Some(Box::new(fabric));
+    }
+
+    /// The NIC of this index among all of the daemon, if it is one of ours.
+    fn nic(&mut self, index: u32) -> Option<&mut Nic> {
+        of_index(&mut self.nics, index)
     }
 
     /// What its switches have done.
@@ -284,8 +314,11 @@ impl Lcore {
         }
         probe.begin(Stage::End);
         work += self.end_poll(now);
+        self.done += work as u64;
         if now >= self.maintain_at {
             self.maintain_at = now + MAINTAIN;
+            let load = self.mailbox.load();
+            load.set(self.shared.contexts.len(), std::mem::take(&mut self.done));
             self.heart.beat();
             for nic in &mut self.nics {
                 nic.port.maintain();

@@ -64,8 +64,12 @@ pub struct Nic {
     pub rx_slots: [Option<RxSlot>; RX_BURST],
     /// What was parsed of them, with the tag.
     pub rx_packets: Vec<(u32, Packet)>,
-    /// The port is outside this lcore: it must be polled even when all is quiet.
+    /// Its place among the NICs of its lcore.
+    pub place: usize,
+    /// The port is outside this lcore and tells of nothing: it must be polled even when all is quiet.
     pub polled: bool,
+    /// The port is outside this lcore and tells a sleeper of what comes.
+    pub signalled: bool,
     /// A program's memory cannot keep up: receive nothing in the next poll.
     pub hold_receive: bool,
     /// `advance` has more to do now.
@@ -139,8 +143,15 @@ pub struct NicCounts {
 }
 
 impl Nic {
-    /// A NIC on `port`.
-    pub fn new(info: Arc<NicInfo>, port: Port, polled: bool, config: EngineConfig) -> Nic {
+    /// A NIC on `port`, the `place`th of its lcore. `outside`: the port's other end is not on this lcore.
+    pub fn new(
+        info: Arc<NicInfo>,
+        place: usize,
+        port: Port,
+        outside: bool,
+        config: EngineConfig,
+    ) -> Nic {
+        let signalled = outside && port.has_rx_interrupt();
         // Room for all from the start, as growing would copy under the eyes of all programs; what was never used is
         // never touched. Windows have their indices from the same space, as many again.
         let mrs = Vec::with_capacity(2 * config.max_mrs as usize + QUARANTINE + 1);
@@ -163,7 +174,9 @@ impl Nic {
             rx_burst: Burst::new(),
             rx_slots: [const { None }; RX_BURST],
             rx_packets: Vec::with_capacity(RX_BURST),
-            polled,
+            place,
+            polled: outside && !signalled,
+            signalled,
             hold_receive: false,
             more_due: false,
             errored_scan: Nanos::ZERO,
@@ -215,6 +228,8 @@ pub struct Shared {
     pub failed_cqs: VecDeque<u32>,
     /// Packets that impairments of all NICs hold back.
     pub held: usize,
+    /// And that they may.
+    pub held_most: usize,
     /// Captures.
     pub taps: Taps,
     /// Send requests read for one program in one poll.

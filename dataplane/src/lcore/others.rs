@@ -11,10 +11,10 @@ use std::thread::Thread;
 use roceline_engine::wire::ethernet;
 use roceline_engine::wire::{arp, icmp, icmpv6, ipv4, ipv6, pause};
 
-use super::Lcore;
 use super::message::Reply;
 use super::nic::{NicCounts, TX_LIMIT};
 use super::notes;
+use super::{Lcore, of_index};
 use crate::neighbour::pipe::Pipe;
 use crate::neighbour::{Moved, Network, NextHop};
 
@@ -85,8 +85,8 @@ fn kind(frame: &[u8]) -> Kind {
 impl Lcore {
     /// Hands frames of ARP, ICMP and ICMPv6 over: those of NICs by index to `pipes`, whose `thread` is woken.
     pub fn hand_over_others(&mut self, pipes: &[Arc<Pipe>], thread: Option<Thread>) {
-        for (nic, pipe) in self.nics.iter_mut().zip(pipes) {
-            nic.others.pipe = Some(Arc::clone(pipe));
+        for nic in &mut self.nics {
+            nic.others.pipe = pipes.get(nic.info.index as usize).cloned();
         }
         self.others_thread = thread;
     }
@@ -108,7 +108,7 @@ impl Lcore {
 
 /// Serves [`super::message::Command::Transmit`].
 pub fn transmit(lcore: &mut Lcore, nic: u32, frames: &[Vec<u8>]) -> Result<Reply, (i32, String)> {
-    let Some(nic) = lcore.nics.get_mut(nic as usize) else {
+    let Some(nic) = of_index(&mut lcore.nics, nic) else {
         return Err((libc::ENODEV, format!("NIC {nic} does not exist")));
     };
     for frame in frames {
@@ -142,7 +142,7 @@ pub fn peer_moved(
     moved: Moved,
     network: &Network,
 ) -> Result<Reply, (i32, String)> {
-    let Some(nic) = lcore.nics.get_mut(nic as usize) else {
+    let Some(nic) = lcore.nic(nic) else {
         return Err((libc::ENODEV, format!("NIC {nic} does not exist")));
     };
     let ids: Vec<_> = nic.qps.iter().map(|qp| qp.id).collect();

@@ -44,7 +44,7 @@ pub fn fail_overflowed(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize 
             continue;
         };
         let key = cq.context;
-        if shared.contexts[key].nic != nic.info.index as usize {
+        if shared.contexts[key].nic != nic.place {
             // Its QPs are on another NIC, whose turn comes.
             shared.failed_cqs.push_back(handle);
             continue;

@@ -165,7 +165,7 @@ mod tests {
             comm: [0; 16],
         };
         let at = programs.enter(0, number, key);
-        Context::new(new, helper, Doorbells::new(file, 0), at)
+        Context::new(new, 0, helper, Doorbells::new(file, 0), at)
     }
 
     /// Fills it as far as it may.

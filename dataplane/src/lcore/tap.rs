@@ -286,8 +286,8 @@ pub fn remove(lcore: &mut Lcore, id: TapId) -> Result<Reply, (i32, String)> {
 }
 
 fn refresh(lcore: &mut Lcore) {
-    for (index, nic) in lcore.nics.iter_mut().enumerate() {
-        nic.tapped = lcore.shared.taps.hears(index);
+    for nic in &mut lcore.nics {
+        nic.tapped = lcore.shared.taps.hears(nic.info.index as usize);
         if !nic.tapped {
             nic.impair.dropped.clear();
         }

@@ -114,12 +114,14 @@ impl Unsent {
             ..moved
         };
         let nic = index as u32;
-        let command = Command::PeerMoved {
+        let command = || Command::PeerMoved {
             nic,
             moved,
             network: Arc::clone(network),
         };
-        if tell(lcores, nic, command) {
+        // All of them, also when one takes it and the next does not: to hear of it again is no harm.
+        let serving = lcores.serving(nic).iter();
+        if serving.fold(true, |told, &lcore| tell(lcores, lcore, command()) && told) {
             self.0.remove(&key);
         } else if self.0.len() < LIMIT || self.0.contains_key(&key) {
             self.0.insert(key, moved);
@@ -196,7 +198,10 @@ fn act(
     let network = &neighbours.networks[index];
     if !out.frames.is_empty() {
         let frames = out.frames;
-        tell(lcores, nic, Command::Transmit { nic, frames });
+        // One of them will do.
+        if let Some(&lcore) = lcores.serving(nic).first() {
+            tell(lcores, lcore, Command::Transmit { nic, frames });
+        }
     }
     for Moved { address, old, new } in out.moved {
         let (device, was, is) = (&network.name, text(old), text(new));
@@ -223,18 +228,18 @@ fn act(
     }
 }
 
-/// Sends a command to the owner of a NIC, and waits for nothing. False if it takes none now: requests for addresses are
+/// Sends a command to an lcore, and waits for nothing. False if it takes none now: requests for addresses are
 /// sent again by their timers, and replies are asked for again by those who miss them.
-fn tell(lcores: &dyn LcorePort, nic: u32, command: Command) -> bool {
+fn tell(lcores: &dyn LcorePort, lcore: u32, command: Command) -> bool {
     let (reply, _) = sync_channel(1);
     let request = Request {
-        context: ContextId(0),
+        context: ContextId::NONE,
         command,
         reply,
     };
-    let taken = lcores.send(nic, request).is_ok();
+    let taken = lcores.send(lcore, request).is_ok();
     if !taken {
-        tracing::debug!(nic, "the lcore takes nothing of neighbour resolution now");
+        tracing::debug!(lcore, "the lcore takes nothing of neighbour resolution now");
     }
     taken
 }
@@ -260,7 +265,7 @@ mod tests {
     }
 
     impl LcorePort for Port {
-        fn send(&self, _nic: u32, request: Request) -> Result<(), SendError> {
+        fn send(&self, _lcore: u32, request: Request) -> Result<(), SendError> {
             if self.full.load(Ordering::Relaxed) {
                 return Err(SendError);
             }

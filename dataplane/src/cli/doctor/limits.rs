@@ -39,8 +39,8 @@ pub(super) const UNSUPPORTED: &[Limit] = &[
         instead: "connect as perftest does without -R",
     },
     Limit {
-        what: "several lcores",
-        why: "one polling thread serves all NICs",
-        instead: "",
+        what: "lcores of a NIC",
+        why: "one polling thread serves a NIC with all its programs",
+        instead: "more NICs, each with an [[lcore]] of its own",
     },
 ];

@@ -1,3 +1,4 @@
+use super::super::{Idle, LcoreConfig};
 use super::*;
 use crate::control::quota::Resource;
 use crate::fuzzing::{run, run_long};
@@ -132,11 +133,6 @@ fn values_out_of_range_name_line_and_range() {
         &format!("[eal]\nmemory_mb = 3\n{NIC}"),
         "f.toml:2: memory_mb = 3: ",
         "from 64",
-    );
-    refused(
-        &format!("[[lcore]]\n[[lcore]]\n{NIC}"),
-        "f.toml:2: [[lcore]]",
-        "one polling thread",
     );
 }
 

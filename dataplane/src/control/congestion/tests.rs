@@ -1,6 +1,7 @@
 use super::*;
 use crate::control::query;
 use crate::control::testing::{FakeLcore, config};
+use crate::lcore::message::Reply;
 use std::path::PathBuf;
 use std::sync::Arc;
 

@@ -3,13 +3,13 @@
 use crate::control::error::CommandError;
 use crate::control::server::Shared;
 use crate::fabric::report::FabricReport;
-use crate::lcore::message::{Command, ContextId, Cursor, PostMortemReport, Reply, Snapshot};
+use crate::lcore::message::{Command, Cursor, PostMortemReport, Reply, Snapshot};
 
 /// The switches of all lcores.
 pub(super) fn fabric(shared: &Shared) -> Result<FabricReport, CommandError> {
     let mut all = FabricReport::default();
-    for nic in shared.first_nic_of_each_lcore() {
-        match shared.ask(nic, ContextId(0), Command::Fabric)? {
+    for lcore in shared.all_lcores() {
+        match shared.ask_lcore(lcore, Command::Fabric)? {
             Reply::Fabric(report) => all.switches.extend(report.switches),
             other => return Err(CommandError::BadAnswer("Fabric", format!("{other:?}"))),
         }
@@ -20,8 +20,8 @@ pub(super) fn fabric(shared: &Shared) -> Result<FabricReport, CommandError> {
 /// What all lcores keep of queue pairs that failed.
 pub(super) fn post_mortems(shared: &Shared) -> Result<Vec<PostMortemReport>, CommandError> {
     let mut all = Vec::new();
-    for nic in shared.first_nic_of_each_lcore() {
-        match shared.ask(nic, ContextId(0), Command::PostMortems)? {
+    for lcore in shared.all_lcores() {
+        match shared.ask_lcore(lcore, Command::PostMortems)? {
             Reply::PostMortems(reports) => all.extend(reports),
             other => return Err(CommandError::BadAnswer("PostMortems", format!("{other:?}"))),
         }
@@ -32,8 +32,8 @@ pub(super) fn post_mortems(shared: &Shared) -> Result<Vec<PostMortemReport>, Com
 /// What each lcore owns, by its number.
 pub(super) fn snapshots(shared: &Shared) -> Result<Vec<(u32, Snapshot)>, CommandError> {
     let mut all = Vec::new();
-    for nic in shared.first_nic_of_each_lcore() {
-        let part = |from| snapshot(shared, nic, Command::Snapshot(from));
+    for lcore in shared.all_lcores() {
+        let part = |from| snapshot(shared, lcore, Command::Snapshot(from));
         let mut whole = part(Cursor::default())?;
         while let Some(from) = whole.more {
             // Between two parts the lcore does other things: what is made or freed meanwhile is in it or not.
@@ -42,14 +42,14 @@ pub(super) fn snapshots(shared: &Shared) -> Result<Vec<(u32, Snapshot)>, Command
             whole.mrs.extend(next.mrs);
             whole.more = next.more;
         }
-        all.push((shared.lcores.owner(nic), whole));
+        all.push((lcore, whole));
     }
     Ok(all)
 }
 
-fn snapshot(shared: &Shared, nic: u32, command: Command) -> Result<Snapshot, CommandError> {
+fn snapshot(shared: &Shared, lcore: u32, command: Command) -> Result<Snapshot, CommandError> {
     let _turn = shared.questions.take();
-    match shared.ask(nic, ContextId(0), command)? {
+    match shared.ask_lcore(lcore, command)? {
         Reply::Snapshot(snapshot) => Ok(*snapshot),
         other => Err(CommandError::BadAnswer("Snapshot", format!("{other:?}"))),
     }
@@ -57,12 +57,6 @@ fn snapshot(shared: &Shared, nic: u32, command: Command) -> Result<Snapshot, Com
 
 /// What the NICs of each lcore have counted, by its number.
 pub(super) fn counted(shared: &Shared) -> Result<Vec<(u32, Snapshot)>, CommandError> {
-    shared
-        .first_nic_of_each_lcore()
-        .into_iter()
-        .map(|nic| {
-            let counted = snapshot(shared, nic, Command::Counters)?;
-            Ok((shared.lcores.owner(nic), counted))
-        })
-        .collect()
+    let count = |lcore| Ok((lcore, snapshot(shared, lcore, Command::Counters)?));
+    shared.all_lcores().map(count).collect()
 }

@@ -10,7 +10,7 @@ use crate::control::counters::{NicCounters, of_qp};
 use crate::control::error::CommandError;
 use crate::control::limits;
 use crate::control::server::Shared;
-use crate::lcore::message::{Command, ContextId, Reply, Snapshot};
+use crate::lcore::message::{Command, Snapshot};
 use crate::nic::NicInfo;
 
 pub(super) fn device(nic: &NicInfo, all: &[(u32, Snapshot)]) -> Device {
@@ -104,10 +104,8 @@ pub(super) fn ports(shared: &Shared) -> Result<PortsReply, CommandError> {
 pub(super) fn link(shared: &Shared, device: String, up: bool) -> Result<PortsReply, CommandError> {
     let found = shared.config.nics.iter().find(|nic| nic.name == device);
     let nic = found.ok_or(CommandError::Device(device))?.index;
-    match shared.ask(nic, ContextId(0), Command::SetLink { nic, up })? {
-        Reply::Done => ports(shared),
-        other => Err(CommandError::BadAnswer("SetLink", format!("{other:?}"))),
-    }
+    shared.ask_nic(nic, || Command::SetLink { nic, up })?;
+    ports(shared)
 }
 
 /// What neighbour resolution counted, among what the port did.

@@ -1,0 +1,240 @@
+//! `[[lcore]]`: polling threads, where they run, and which of them serves what.
+
+use toml::Spanned;
+
+use super::check::{Checker, cpu_problem};
+use super::file::{self, NumberOrWord};
+use super::{ConfigError, Idle, LcoreConfig};
+
+/// Ten times as long as anything that a polling thread does on purpose, and then some.
+const WATCHDOG_S: u32 = 60;
+/// Polling threads at most: more than one NIC process has use for, and few enough for a byte and EAL's own limit of threads.
+const MAX_LCORES: usize = 64;
+
+/// Which lcore the next NIC is for, where the configuration does not say: they take turns.
+pub(super) struct Spread {
+    lcores: usize,
+    /// The lcore of the switches, if the configuration says which.
+    fabric: Option<usize>,
+    next: usize,
+}
+
+impl Spread {
+    pub(super) fn new(lcores: usize, fabric: Option<usize>) -> Spread {
+        Spread {
+            lcores,
+            fabric,
+            next: 0,
+        }
+    }
+
+    /// How many lcores there are.
+    pub(super) fn lcores(&self) -> usize {
+        self.lcores
+    }
+
+    /// The lcore of the switches.
+    pub(super) fn fabric(&self) -> usize {
+        self.fabric.unwrap_or(0)
+    }
+
+    /// The next one. An lcore that was chosen for switches has no NICs but those that name it.
+    pub(super) fn next(&mut self) -> usize {
+        let mut chosen = self.next;
+        if self.fabric == Some(chosen) {
+            chosen = (chosen + 1) % self.lcores;
+        }
+        self.next = (chosen + 1) % self.lcores;
+        chosen
+    }
+}
+
+impl Checker<'_> {
+    /// The polling threads; one if the text says nothing of any.
+    pub(super) fn lcores(
+        &self,
+        sections: Vec<Spanned<file::Lcore>>,
+    ) -> Result<Vec<LcoreConfig>, ConfigError> {
+        if sections.is_empty() {
+            return Ok(vec![LcoreConfig {
+                cpu: self.auto_cpu(&[]),
+                idle: Idle::Adaptive,
+                watchdog_s: WATCHDOG_S,
+            }]);
+        }
+        if sections.len() > MAX_LCORES {
+            return Err(self.whole(format!(
+                "{} [[lcore]] sections: {MAX_LCORES} are allowed",
+                sections.len()
+            )));
+        }
+        // Those that are named are left to those who named them.
+        let named =
+            sections
+                .iter()
+                .filter_map(|lcore| match lcore.as_ref().cpu.as_ref()?.as_ref() {
+                    NumberOrWord::Number(n) => usize::try_from(*n).ok(),
+                    NumberOrWord::Word(_) => None,
+                });
+        let mut taken: Vec<usize> = named.collect();
+        let mut lcores: Vec<LcoreConfig> = Vec::new();
+        for section in &sections {
+            let lcore = section.as_ref();
+            let cpu = match &lcore.cpu {
+                None => self.auto_cpu(&taken),
+                Some(value) => self.cpu(value, &taken)?,
+            };
+            let watchdog_s = match &lcore.watchdog_s {
+                None => WATCHDOG_S,
+                Some(value) => self.number("watchdog_s", value, 0..=86_400)?,
+            };
+            let idle = lcore.idle.unwrap_or(Idle::Adaptive);
+            let spins = |other: &LcoreConfig| idle == Idle::Spin || other.idle == Idle::Spin;
+            if let Some(cpu) = cpu {
+                if lcores
+                    .iter()
+                    .any(|other| other.cpu == Some(cpu) && spins(other))
+                {
+                    // Two of which one spins hand over once a time slice.
+                    let problem = "another lcore is on this CPU, and one of the two never leaves it to the other: use \
+                                   idle = \"adaptive\" for both, or another CPU";
+                    let span = lcore.cpu.as_ref().map_or(section.span(), Spanned::span);
+                    return Err(self.bad("cpu", cpu, span, problem));
+                }
+            }
+            taken.extend(cpu);
+            lcores.push(LcoreConfig {
+                cpu,
+                idle,
+                watchdog_s,
+            });
+        }
+        Ok(lcores)
+    }
+
+    /// The last CPU that is left, because interrupts and everything unpinned tend to the first; none at all when programs
+    /// would have no other.
+    fn auto_cpu(&self, taken: &[usize]) -> Option<usize> {
+        let mut from_the_end = self.cpus().iter().skip(1).rev().copied();
+        from_the_end.find(|cpu| !taken.contains(cpu))
+    }
+
+    fn cpu(
+        &self,
+        value: &Spanned<NumberOrWord>,
+        taken: &[usize],
+    ) -> Result<Option<usize>, ConfigError> {
+        match value.as_ref() {
+            NumberOrWord::Word(word) if word == "auto" => Ok(self.auto_cpu(taken)),
+            NumberOrWord::Word(word) if word == "any" => Ok(None),
+            NumberOrWord::Word(word) => {
+                let problem = "must be a CPU number, \"auto\" or \"any\"";
+                Err(self.bad("cpu", word, value.span(), problem))
+            }
+            NumberOrWord::Number(n) => match usize::try_from(*n) {
+                Ok(cpu) if self.cpus().contains(&cpu) => Ok(Some(cpu)),
+                _ => Err(self.bad("cpu", n, value.span(), cpu_problem(self.cpus()))),
+            },
+        }
+    }
+
+    /// The number of an lcore.
+    pub(super) fn lcore(&self, value: &Spanned<i64>, lcores: usize) -> Result<usize, ConfigError> {
+        let number = self.number("lcore", value, 0..=lcores as u32 - 1)?;
+        Ok(number as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::file;
+    use super::*;
+
+    fn parse_on(cpus: &[usize], text: &str) -> Result<super::super::Config, String> {
+        let raw = file::parse("f.toml", text).map_err(|error| error.to_string())?;
+        Checker::new("f.toml", text, Path::new(""), cpus.to_vec())
+            .check(raw)
+            .map_err(|error| error.to_string())
+    }
+
+    fn nics(ports: &[&str]) -> String {
+        let nic = |(n, more): (usize, &&str)| {
+            format!(
+                "[[nic]]\nname = \"roce{n}\"\naddresses = [\"10.0.0.{}/24\"]\nport = \"fabric:tor\"\n{more}",
+                n + 1
+            )
+        };
+        ports.iter().enumerate().map(nic).collect()
+    }
+
+    fn of_nics(text: &str) -> Vec<usize> {
+        let config = parse_on(&[0, 1, 2, 3], text).unwrap();
+        config.nics.iter().map(|nic| nic.lcore).collect()
+    }
+
+    #[test]
+    fn nics_take_turns_unless_they_name_their_lcore() {
+        let switch = "[[fabric.switch]]\nname = \"tor\"\n";
+        let lcores = "[[lcore]]\n[[lcore]]\n[[lcore]]\n";
+        let text = nics(&[""; 4]) + lcores + switch;
+        assert_eq!(of_nics(&text), [0, 1, 2, 0]);
+        let text = nics(&["", "lcore = 0\n", "", ""]) + lcores + switch;
+        assert_eq!(of_nics(&text), [0, 0, 1, 2]);
+        // Switches with an lcore of their own have it for themselves.
+        let text = nics(&["", "lcore = 1\n", "", ""]) + lcores + "[fabric]\nlcore = 1\n" + switch;
+        assert_eq!(of_nics(&text), [0, 1, 2, 0]);
+        let text = nics(&["", ""]) + "[fabric]\nlcore = 0\n" + switch;
+        assert_eq!(of_nics(&text), [0, 0], "there is no other");
+        let refused = |text: &str, says: &str| {
+            let error = parse_on(&[0, 1], text).unwrap_err();
+            assert!(error.contains(says), "{error}");
+        };
+        refused(
+            &(nics(&["lcore = 2\n", ""]) + "[[lcore]]\n[[lcore]]\n" + switch),
+            "lcore = 2: must be from 0 to 1",
+        );
+        refused(
+            &(nics(&["", ""]) + "[fabric]\nlcore = 1\n" + switch),
+            "lcore = 1: must be from 0 to 0",
+        );
+    }
+
+    #[test]
+    fn each_has_a_cpu_as_long_as_there_are_some() {
+        let text = |lcores: &str| nics(&["", ""]) + lcores + "[[fabric.switch]]\nname = \"tor\"\n";
+        let cpus = |cpus: &[usize], lcores: &str| {
+            let config = parse_on(cpus, &text(lcores)).unwrap();
+            config
+                .lcores
+                .iter()
+                .map(|lcore| lcore.cpu)
+                .collect::<Vec<_>>()
+        };
+        let two = "[[lcore]]\n[[lcore]]\n";
+        assert_eq!(cpus(&[0, 1, 2, 3], two), [Some(3), Some(2)]);
+        assert_eq!(cpus(&[0, 1], two), [Some(1), None], "programs have a CPU");
+        let named = "[[lcore]]\n[[lcore]]\ncpu = 3\n";
+        assert_eq!(cpus(&[0, 1, 2, 3], named), [Some(2), Some(3)]);
+        let same = "[[lcore]]\ncpu = 1\n[[lcore]]\ncpu = 1\n";
+        assert_eq!(cpus(&[0, 1], same), [Some(1), Some(1)]);
+        for spins in [
+            "idle = \"spin\"\n[[lcore]]\ncpu = 1\n",
+            "[[lcore]]\ncpu = 1\nidle = \"spin\"\n",
+        ] {
+            let error =
+                parse_on(&[0, 1], &text(&format!("[[lcore]]\ncpu = 1\n{spins}"))).unwrap_err();
+            assert!(
+                error.contains("cpu = 1: another lcore is on this CPU"),
+                "{error}"
+            );
+        }
+        let many = "[[lcore]]\n".repeat(65);
+        assert!(
+            parse_on(&[0], &text(&many))
+                .unwrap_err()
+                .contains("64 are allowed")
+        );
+    }
+}

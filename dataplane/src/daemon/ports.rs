@@ -1,0 +1,154 @@
+//! What a configuration needs of DPDK: EAL, packet buffers, ports, and the switches between them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use roceline_engine::EngineConfig;
+
+use super::DaemonError;
+use super::pools::Share;
+use crate::config::{Config, Hugepages, PortSpec};
+use crate::control::DeviceLimits;
+use crate::fabric::Fabric;
+use crate::lcore::NicConfig;
+use crate::nic::NicInfo;
+use crate::port::{
+    Eal, EalConfig, Ethdev, EthdevConfig, FabricEnd, FabricLink, FabricLinkConfig, Huge, Port,
+};
+
+/// Packets that a requester may have unacknowledged.
+const WINDOW: u32 = 256;
+/// Packets that a fabric link holds in each direction.
+pub(crate) const LINK_PACKETS: usize = 1024;
+
+/// EAL as the configuration has it.
+pub(super) fn eal_config(config: &Config) -> EalConfig {
+    let specs = || config.nics.iter().map(|nic| &nic.port);
+    EalConfig {
+        huge: match config.eal.hugepages {
+            Hugepages::Auto => Huge::Auto,
+            Hugepages::Always => Huge::Always,
+            Hugepages::Never => Huge::Never,
+        },
+        mem_mb: config.eal.memory_mb,
+        single_file_segments: specs().any(|spec| match spec {
+            PortSpec::Vdev(args) => {
+                args.starts_with("net_vhost")
+                    || args.starts_with("net_virtio_user")
+                    || args.contains("zero-copy=yes")
+            }
+            _ => false,
+        }),
+        pci: specs()
+            .filter_map(|spec| match spec {
+                PortSpec::Pci(device) => Some(device.clone()),
+                _ => None,
+            })
+            .collect(),
+        extra_args: config.eal.args.clone(),
+        ..EalConfig::default()
+    }
+}
+
+/// The switches of a configuration, if it has any, and the ends of links for NICs by NIC index.
+pub(super) fn fabric(
+    config: &Config,
+    pools: &[Share],
+) -> Result<(Option<Fabric>, BTreeMap<u32, FabricEnd>), DaemonError> {
+    let plan = &config.fabric;
+    if plan.switches.is_empty() {
+        return Ok((None, BTreeMap::new()));
+    }
+    let (mut fabric, ends) = Fabric::new(plan, Arc::clone(&pools[config.fabric_lcore].pool))?;
+    for (n, station) in plan.stations.iter().enumerate() {
+        if config.nics[station.nic as usize].lcore != config.fabric_lcore {
+            fabric.apart(n);
+        }
+    }
+    let nics = plan.stations.iter().map(|station| station.nic);
+    Ok((Some(fabric), nics.zip(ends).collect()))
+}
+
+/// Whether what is at the other end of a NIC's port is on another lcore than the NIC, or not in this process at all.
+fn is_outside(config: &Config, nic: usize) -> bool {
+    let own = &config.nics[nic];
+    if !matches!(own.port, PortSpec::Fabric(_)) {
+        return true;
+    }
+    if config.fabric.stations.iter().any(|s| s.nic as usize == nic) {
+        return own.lcore != config.fabric_lcore;
+    }
+    let joined = config.nics.iter().filter(|other| other.port == own.port);
+    joined.into_iter().any(|other| other.lcore != own.lcore)
+}
+
+/// The NICs of a configuration, by their index.
+pub(super) fn nics(
+    config: &Config,
+    infos: &[NicInfo],
+    eal: &Eal,
+    pools: &[Share],
+    mut on_switches: BTreeMap<u32, FabricEnd>,
+) -> Result<Vec<NicConfig>, DaemonError> {
+    let mut open_links: BTreeMap<&str, FabricEnd> = BTreeMap::new();
+    let mut nics = Vec::new();
+    for (index, (nic, info)) in config.nics.iter().zip(infos).enumerate() {
+        let port = match &nic.port {
+            PortSpec::Fabric(name) => {
+                let on_switch = on_switches.remove(&info.index);
+                let end = match on_switch.or_else(|| open_links.remove(name.as_str())) {
+                    Some(end) => end,
+                    None => {
+                        let (ours, theirs) = FabricLink::pair(&FabricLinkConfig {
+                            mtu: nic.mtu,
+                            capacity_packets: LINK_PACKETS,
+                            ..FabricLinkConfig::default()
+                        })?;
+                        open_links.insert(name, theirs);
+                        ours
+                    }
+                };
+                Port::new(end)
+            }
+            PortSpec::Vdev(name) | PortSpec::Pci(name) => Port::new(Ethdev::open(
+                eal,
+                &pools[nic.lcore].pool,
+                &EthdevConfig {
+                    device: name.clone(),
+                    promiscuous: filters_addresses(&nic.port),
+                    ..EthdevConfig::default()
+                },
+            )?),
+        };
+        let up = port.link().up;
+        info.link.set(up);
+        tracing::info!(nic = nic.name, port = port.describe(), up, "port");
+        nics.push(NicConfig {
+            info: Arc::new(info.clone()),
+            port,
+            polled: is_outside(config, index),
+            engine: EngineConfig {
+                max_qps: 1 << 16,
+                max_mrs: DeviceLimits::default().all_mrs,
+                window: WINDOW,
+                ack_policy: nic.ack_policy,
+                retransmission: nic.retransmission,
+                owner: 0,
+                owner_bits: 0,
+                congestion: info.congestion.now().congestion,
+                seed: u64::from(info.index) + 1,
+            },
+        });
+    }
+    Ok(nics)
+}
+
+/// Whether what is behind the port passes on only frames for its own MAC address, which is not the NIC's, and for multicast
+/// groups that somebody joined. Other virtual devices pass on everything.
+fn filters_addresses(port: &PortSpec) -> bool {
+    match port {
+        PortSpec::Pci(_) => true,
+        PortSpec::Vdev(args) => args.starts_with("net_af_packet"),
+        PortSpec::Fabric(_) => false,
+    }
+}
