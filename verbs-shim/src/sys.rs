@@ -114,6 +114,18 @@ pub fn identity(fd: c_int) -> Option<(u64, u64)> {
     (r == 0).then_some((st.st_dev, st.st_ino))
 }
 
+/// Whether an open file lies in memory: in a tmpfs or hugetlbfs, as memory objects do.
+pub fn is_memory(fd: c_int) -> bool {
+    /// `statfs(2)`.
+    const TMPFS_MAGIC: i64 = 0x0102_1994;
+    const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
+    // SAFETY: zeroes are a valid struct statfs.
+    let mut fs: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: `fs` is writable; it is the kernel's structure on 64-bit targets.
+    let r = unsafe { syscall!(SYS_fstatfs, fd, &raw mut fs) as c_int };
+    r == 0 && [TMPFS_MAGIC, HUGETLBFS_MAGIC].contains(&(fs.f_type as i64))
+}
+
 /// faccessat(2): with the real ids.
 ///
 /// # Safety

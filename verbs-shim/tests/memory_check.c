@@ -846,6 +846,7 @@ static const struct test tests[] = {
 	{ "fork", case_fork, false }, { "exec", case_exec, false }, { "thread", case_thread, false }, { "renewed", case_renewed, false }, { "ring", case_ring, false },
 	{ "huge", case_huge, false }, { "untouched", case_untouched, false },
 	{ "blocked", case_blocked, false },
+	{ "room", case_room, false }, { "scattered", case_scattered, false },
 	{ "guard", case_guard, false }, { "full", case_full, false },
 	{ "traffic", case_traffic, false }, { "storm", case_storm, true }, { "hold", case_hold, true },
 	{ "cost", case_cost, true },

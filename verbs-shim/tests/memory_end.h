@@ -49,4 +49,8 @@ void case_huge(void);
 void case_untouched(void);
 void case_blocked(void);
 
+/* Cases of memory_room.c. */
+void case_room(void);
+void case_scattered(void);
+
 #endif

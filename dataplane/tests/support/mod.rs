@@ -88,9 +88,10 @@ pub fn compile(into: &Path, name: &str, sources: &[&str]) -> String {
 }
 
 /// Sources of the checks of memory.
-pub const MEMORY_CHECK: [&str; 4] = [
+pub const MEMORY_CHECK: [&str; 5] = [
     "../../verbs-shim/tests/memory_check.c",
     "../../verbs-shim/tests/memory_huge.c",
+    "../../verbs-shim/tests/memory_room.c",
     "../../verbs-shim/tests/memory_end.c",
     "../../verbs-shim/tests/verbs_end.c",
 ];

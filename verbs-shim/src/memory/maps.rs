@@ -64,9 +64,9 @@ impl Vma {
         self.is_private_anonymous() || self.is_private_huge()
     }
 
-    /// Shared with a file or memory object.
+    /// Shared with a file or memory object. The SysV segment with the identifier 0 has the inode 0.
     pub fn is_shared(&self) -> bool {
-        self.perms[3] == b's' && self.inode != 0
+        self.perms[3] == b's' && (self.dev, self.inode) != (0, 0)
     }
 }
 
@@ -74,17 +74,22 @@ const BUFFER: usize = 8192;
 
 /// Calls `f` for each mapping with the text of its last column, in ascending order, until it says no. False if the maps cannot be
 /// read.
-pub fn each(mut f: impl FnMut(&Vma, &[u8]) -> bool) -> bool {
+pub fn each(f: impl FnMut(&Vma, &[u8]) -> bool) -> bool {
+    each_beyond(0, f)
+}
+
+/// The same for those mappings that reach beyond `address`. The others are passed over sooner.
+pub fn each_beyond(address: usize, mut f: impl FnMut(&Vma, &[u8]) -> bool) -> bool {
     let fd = sys::open(c"/proc/self/maps", libc::O_RDONLY);
     if fd < 0 {
         return false;
     }
-    let whole = each_in(fd, &mut f);
+    let whole = each_in(fd, address, &mut f);
     sys::close(fd);
     whole
 }
 
-fn each_in(fd: c_int, f: &mut impl FnMut(&Vma, &[u8]) -> bool) -> bool {
+fn each_in(fd: c_int, address: usize, f: &mut impl FnMut(&Vma, &[u8]) -> bool) -> bool {
     let mut buffer = [0u8; BUFFER];
     let mut filled = 0;
     loop {
@@ -95,7 +100,7 @@ fn each_in(fd: c_int, f: &mut impl FnMut(&Vma, &[u8]) -> bool) -> bool {
         filled += n as usize;
         let mut from = 0;
         while let Some(len) = buffer[from..filled].iter().position(|b| *b == b'\n') {
-            if let Some((vma, name)) = parse(&buffer[from..from + len]) {
+            if let Some((vma, name)) = parse(&buffer[from..from + len], address) {
                 if !f(&vma, name) {
                     return true;
                 }
@@ -113,16 +118,21 @@ fn each_in(fd: c_int, f: &mut impl FnMut(&Vma, &[u8]) -> bool) -> bool {
     }
 }
 
-/// `start-end perms offset major:minor inode   name`, all but the inode hexadecimal (`proc_pid_maps(5)`).
-fn parse(line: &[u8]) -> Option<(Vma, &[u8])> {
+/// `start-end perms offset major:minor inode   name`, all but the inode hexadecimal (`proc_pid_maps(5)`). None also for a mapping
+/// that does not reach beyond `address`.
+fn parse(line: &[u8], address: usize) -> Option<(Vma, &[u8])> {
     let mut fields = line.splitn(6, |b| *b == b' ');
     let range = fields.next()?;
+    let dash = range.iter().position(|b| *b == b'-')?;
+    let end = number(&range[dash + 1..], 16)? as usize;
+    if end <= address {
+        return None;
+    }
     let perms = fields.next()?.try_into().ok()?;
     let offset = number(fields.next()?, 16)?;
     let device = fields.next()?;
     let inode = number(fields.next()?, 10)?;
     let rest = fields.next().unwrap_or_default();
-    let dash = range.iter().position(|b| *b == b'-')?;
     let colon = device.iter().position(|b| *b == b':')?;
     let major = number(&device[..colon], 16)? as u32;
     let minor = number(&device[colon + 1..], 16)? as u32;
@@ -131,7 +141,7 @@ fn parse(line: &[u8]) -> Option<(Vma, &[u8])> {
     let vma = Vma {
         span: Span {
             start: number(&range[..dash], 16)? as usize,
-            end: number(&range[dash + 1..], 16)? as usize,
+            end,
         },
         perms,
         offset,
@@ -164,4 +174,28 @@ fn name(text: &[u8]) -> Name {
 fn number(digits: &[u8], radix: u32) -> Option<u64> {
     let text = std::str::from_utf8(digits).ok()?;
     u64::from_str_radix(text, radix).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shared_memory_is_told_from_private() {
+        let of = |line: &str| parse(line.as_bytes(), 0).expect("a mapping").0;
+        let segment =
+            of("7f00-8f00 rw-s 00000000 00:01 0                  /SYSV00000000 (deleted)");
+        assert!(segment.is_shared() && !segment.is_swappable());
+        let memfd = of("7f00-8f00 rw-s 00001000 00:01 1035               /memfd:x (deleted)");
+        assert!(memfd.is_shared() && memfd.offset == 0x1000);
+        let plain = of("7f00-8f00 rw-p 00000000 00:00 0 ");
+        assert!(plain.is_swappable() && !plain.is_shared());
+    }
+
+    #[test]
+    fn mappings_below_are_passed_over() {
+        let line = b"7f00-8f00 rw-p 00000000 00:00 0 ";
+        assert!(parse(line, 0x8f00).is_none());
+        assert!(parse(line, 0x8eff).is_some());
+    }
 }

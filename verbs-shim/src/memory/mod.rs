@@ -40,11 +40,13 @@ pub use fork::{after_in_child, after_in_parent, before};
 
 use self::list::List;
 use self::maps::Vma;
+use self::object::Objects;
 use self::regions::Regions;
 use self::spans::{Span, Spans};
 use self::swap::{PAGE, Writers};
 use self::uffd::Uffd;
 use crate::context::Context;
+use crate::say::say;
 use crate::sys::{self, Held, Lock};
 use crate::view::env;
 
@@ -180,8 +182,12 @@ pub fn prepare(
     };
     let mut locked = lock();
     let state = locked.state();
-    check(span, registration.access & LOCAL_WRITE != 0)?;
-    let span = state.whole_pages(span);
+    let mut span = span;
+    if state.collect_in(span, |_| true) {
+        let write = registration.access & LOCAL_WRITE != 0;
+        check(state.vmas.as_slice(), registration, span, write)?;
+        span = state.whole_pages(span);
+    }
     let noted = state.regions.begin(context.serial(), span);
     let policy = context.memory_policy();
     if !noted || policy == MemoryPolicy::Never {
@@ -215,36 +221,50 @@ pub fn deregistered(context: &Context, handle: u32) {
     state.release(span);
 }
 
-/// Pages that are readable, and writable where they must be: what the kernel asks of pages that it pins.
-fn check(span: Span, write: bool) -> Result<(), c_int> {
-    let mut at = span.start;
-    let mut good = true;
-    let known = maps::each(|vma, _| {
-        if vma.span.end <= at {
-            return true;
+/// Pages that are readable, and writable where they must be: what the kernel asks of pages that it pins. `vmas`: all that is mapped
+/// in `span`.
+fn check(vmas: &[Vma], registration: &Registration, span: Span, write: bool) -> Result<(), c_int> {
+    let refuse = |why: &str, at: usize| {
+        if env(c"ROCELINE_DEBUG").is_some() {
+            let (start, len) = (registration.start, registration.len);
+            say(format_args!(
+                "memory region {start:#x}+{len:#x}: {why} at {at:#x}"
+            ));
         }
-        good = vma.span.start <= at && vma.perms[0] == b'r' && (!write || vma.perms[1] == b'w');
+        Err(libc::EFAULT)
+    };
+    let mut at = span.start;
+    for vma in vmas {
+        if vma.span.start > at {
+            break;
+        }
+        if vma.perms[0] != b'r' {
+            return refuse("nothing can be read", at);
+        }
+        if write && vma.perms[1] != b'w' {
+            return refuse(
+                "local write is asked for, but the program may not write",
+                at,
+            );
+        }
         at = vma.span.end;
-        good && at < span.end
-    });
-    if known && (!good || at < span.end) {
-        return Err(libc::EFAULT);
+    }
+    if at < span.end {
+        return refuse("nothing is mapped", at);
     }
     Ok(())
 }
 
 impl State {
-    /// The range up to the ends of the huge pages that it begins and ends in: such are shared whole or not at all.
-    fn whole_pages(&mut self, span: Span) -> Span {
+    /// The range, all of whose mappings are in `vmas`, up to the ends of the huge pages that it begins and ends in: such are
+    /// shared whole or not at all.
+    fn whole_pages(&self, span: Span) -> Span {
         let objects = object::all();
         let mut whole = span;
-        let is_huge = |vma: &Vma| {
-            vma.is_private_huge() || objects.of(vma).is_some_and(|object| object.is_huge())
-        };
-        if !self.collect_in(span, is_huge) {
-            return span;
-        }
         for vma in self.vmas.as_slice() {
+            if !vma.is_private_huge() && !objects.of(vma).is_some_and(|object| object.is_huge()) {
+                continue;
+            }
             let Some(object) = objects.of(vma).or_else(|| object::for_private(vma)) else {
                 continue;
             };
@@ -263,12 +283,12 @@ impl State {
         };
         while let Some(idle) = self.regions.first_idle(rest) {
             let mut part = idle;
-            // Pages that are pinned by now stay where they are.
-            if self.swapped.first_in(part).is_some() && pins::any() {
-                return;
-            }
             while let Some(shared) = self.swapped.first_in(part) {
                 self.make_private(shared, None);
+                // Pages that are pinned by now stay where they are.
+                if pins::seen() {
+                    return;
+                }
                 part.start = shared.end;
             }
             rest.start = idle.end;
@@ -277,23 +297,50 @@ impl State {
     }
 
     /// Makes addresses private wherever the object's pages of that name are mapped by now. What cannot be made private now
-    /// stays shared. `writers`: how they are held, where more than the other threads may write.
+    /// stays shared. `writers`: how they are held, where more than the other threads may write, by one who has looked for signs
+    /// of pinned pages.
     fn make_private(&mut self, span: Span, writers: Option<&Writers>) -> bool {
+        let objects = object::all();
+        self.collect(|vma| objects.of(vma).is_some());
         let own = match writers {
             Some(_) => None,
+            None if pins::any_but_maps() => return false,
             None => self.writers(false),
         };
         let Some(writers) = writers.or(own.as_ref()) else {
             return false;
         };
-        let objects = object::all();
-        self.collect(|vma| objects.of(vma).is_some());
+        let largest = self.vmas.as_slice().iter().filter_map(|v| objects.of(v));
+        let step = largest.map(|object| object.page).max();
+        let step = step.unwrap_or(PAGE).max(swap::STEP);
         let mut whole = true;
-        for i in 0..self.vmas.as_slice().len() {
-            let Some(&vma) = self.vmas.as_slice().get(i) else {
-                break;
+        let mut rest = span;
+        while rest.start < rest.end {
+            // The object's pages go with each step, so that no more memory is needed than for one. Steps end where the pages of
+            // all objects do.
+            let next = (rest.start / step + 1).saturating_mul(step);
+            let part = Span {
+                end: next.min(rest.end),
+                ..rest
             };
-            let Some(object) = objects.of(&vma) else {
+            if self.copy_private(part, &objects, writers) {
+                for object in objects.iter() {
+                    sys::punch_hole(object.fd, part.start as u64, part.len());
+                }
+                self.swapped.remove(part);
+            } else {
+                whole = false;
+            }
+            rest.start = part.end;
+        }
+        whole
+    }
+
+    /// Puts private copies wherever pages of `span` are mapped by `vmas`. False: somewhere there is none.
+    fn copy_private(&self, span: Span, objects: &Objects, writers: &Writers) -> bool {
+        let mut whole = true;
+        for vma in self.vmas.as_slice() {
+            let Some(object) = objects.of(vma) else {
                 continue;
             };
             // The part whose pages are those of `span`.
@@ -323,12 +370,6 @@ impl State {
                 |part| apply_unforked(unforked, part),
             );
         }
-        if whole {
-            for object in objects.iter() {
-                sys::punch_hole(object.fd, span.start as u64, span.len());
-            }
-            self.swapped.remove(span);
-        }
         whole
     }
 
@@ -340,12 +381,13 @@ impl State {
         Uffd::new().map(Writers::Held)
     }
 
-    /// Keeps the mappings for which `wanted` says yes in `vmas`.
+    /// Keeps the mappings for which `wanted` says yes in `vmas`. Signs of pinned pages are noted.
     fn collect(&mut self, wanted: impl Fn(&Vma) -> bool) -> bool {
         self.vmas.clear();
         let vmas = &mut self.vmas;
         let mut room = true;
         maps::each(|vma, _| {
+            pins::note(vma);
             if wanted(vma) {
                 room = vmas.push(*vma);
             }
@@ -358,7 +400,7 @@ impl State {
         self.vmas.clear();
         let vmas = &mut self.vmas;
         let mut room = true;
-        maps::each(|vma, _| {
+        maps::each_beyond(span.start, |vma, _| {
             if vma.span.start >= span.end {
                 return false;
             }

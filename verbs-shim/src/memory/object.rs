@@ -142,7 +142,7 @@ fn open_same(path: &CStr, vma: &Vma) -> Option<c_int> {
 /// By the name in the maps: a file in `/dev/shm`, say. Only regular files are opened, as opening others may have effects.
 fn open_by_name(vma: &Vma) -> Option<c_int> {
     let mut path = Text::new();
-    maps::each(|other, name| {
+    maps::each_beyond(vma.span.start, |other, name| {
         if other.span == vma.span && other.name == Name::Path {
             path.push(name);
         }

@@ -7,38 +7,48 @@
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::maps::{self, Name};
+use super::maps::{self, Name, Vma};
 use super::object;
 use crate::sys;
+
+/// Once seen, always so: what was pinned may stay pinned after the descriptor is gone.
+static SEEN: AtomicBool = AtomicBool::new(false);
 
 /// Whether there is such a sign. To be asked before each change, and before a userfaultfd of ours exists: a ring may have been
 /// made since the last look.
 pub fn any() -> bool {
-    static SEEN: AtomicBool = AtomicBool::new(false);
-    // Once seen, always so: what was pinned may stay pinned after the descriptor is gone.
-    if SEEN.load(Ordering::Relaxed) {
-        return true;
-    }
-    let seen = look();
-    if seen {
-        SEEN.store(true, Ordering::Relaxed);
-    }
-    seen
-}
-
-fn look() -> bool {
-    let mut seen = false;
-    maps::each(|vma, _| {
-        seen = vma.name == Name::Pins;
-        !seen
-    });
-    if !seen {
-        object::each_fd(|fd| {
-            seen = pins(fd);
-            !seen
+    if !seen() {
+        maps::each(|vma, _| {
+            note(vma);
+            !seen()
         });
     }
-    seen
+    any_but_maps()
+}
+
+/// The same where each mapping was noted just now.
+pub fn any_but_maps() -> bool {
+    if !seen() {
+        object::each_fd(|fd| {
+            if pins(fd) {
+                SEEN.store(true, Ordering::Relaxed);
+            }
+            !seen()
+        });
+    }
+    seen()
+}
+
+/// Takes note of a mapping that is a sign.
+pub fn note(vma: &Vma) {
+    if vma.name == Name::Pins {
+        SEEN.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Whether there ever was a sign.
+pub fn seen() -> bool {
+    SEEN.load(Ordering::Relaxed)
 }
 
 fn pins(fd: i32) -> bool {

@@ -43,7 +43,10 @@ impl State {
     /// Makes what can be of `span` shared with our object.
     fn share(&mut self, context: &Context, span: Span, policy: MemoryPolicy) {
         // All of it is shared, as parts of a larger region are: nothing can change.
-        if self.swapped.first_not_in(span).is_none() || !self.collect_shareable(span) {
+        if self.swapped.first_not_in(span).is_none()
+            || self.is_one_too_many(span)
+            || !self.collect_shareable(span)
+        {
             return;
         }
         let changes = |vma: &Vma| {
@@ -53,7 +56,7 @@ impl State {
         if !self.vmas.as_slice().iter().any(changes) {
             return;
         }
-        if policy == MemoryPolicy::Auto && pins::any() {
+        if policy == MemoryPolicy::Auto && pins::any_but_maps() {
             return;
         }
         let mut writers = None;
@@ -87,6 +90,19 @@ impl State {
         self.note();
     }
 
+    /// Whether `span` would be one place more beyond what is good. Each is two mappings more of the process, of which the kernel
+    /// allows 65530 unless it is told otherwise (`vm.max_map_count`), and all are read at each registration: a program that
+    /// registers thousands of scattered pages would pay more for that than it gains.
+    fn is_one_too_many(&self, span: Span) -> bool {
+        const SMALL: usize = 1 << 20;
+        let most = if span.len() < SMALL { 512 } else { 8192 };
+        let around = Span {
+            start: span.start.saturating_sub(1),
+            end: span.end.saturating_add(1),
+        };
+        self.swapped.as_slice().len() >= most && self.swapped.first_in(around).is_none()
+    }
+
     /// Collects the private mappings of `span`, and all of our objects' that lie elsewhere than their offset says.
     ///
     /// The stack of a thread must stay private: after a fork parent and child run on it at the same time. It is known by the
@@ -99,6 +115,7 @@ impl State {
         let vmas = &mut self.vmas;
         let mut room = true;
         maps::each(|vma, _| {
+            pins::note(vma);
             let mut vma = *vma;
             let above_guard = vma.span.start == guard_end;
             let moved = objects.of(&vma).is_some() && vma.offset != vma.span.start as u64;
@@ -248,7 +265,12 @@ impl State {
             send(object.fd, &mut answer)
         } else {
             let fd = object::open_mapped(vma)?;
-            let number = send(fd, &mut answer);
+            // The daemon takes nothing else: a disk could make it wait.
+            let number = if sys::is_memory(fd) {
+                send(fd, &mut answer)
+            } else {
+                None
+            };
             sys::close(fd);
             number
         };

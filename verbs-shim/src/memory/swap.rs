@@ -20,7 +20,7 @@ use crate::sys;
 /// Page size. Where the kernel's is another one, nothing is mapped.
 pub const PAGE: usize = 4096;
 /// Bytes for which writers are held at a time: some milliseconds.
-const STEP: usize = 16 << 20;
+pub const STEP: usize = 16 << 20;
 /// Bits of a page's entry in `/proc/self/pagemap`.
 pub const PRESENT: u64 = 1 << 63;
 /// Not in memory, and not nothing: on disk, or, without any swap space too, on its way to another place of memory (compaction,

@@ -1,0 +1,132 @@
+/* What mapping costs a program in memory and mappings. */
+#include "memory_end.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static int mappings(void)
+{
+	FILE *maps = fopen("/proc/self/maps", "r");
+	int c, lines = 0;
+
+	check(maps != NULL, "maps: %s", strerror(errno));
+	while ((c = getc(maps)) != EOF)
+		lines += c == '\n';
+	fclose(maps);
+	return lines;
+}
+
+/* Private memory of a process, and what is in its memory objects whether it is mapped or not. */
+static size_t bytes_of(pid_t pid)
+{
+	char path[300], line[256];
+	size_t bytes = 0, kib;
+
+	snprintf(path, sizeof path, "/proc/%d/status", pid);
+	FILE *status = fopen(path, "r");
+
+	check(status != NULL, "%s: %s", path, strerror(errno));
+	while (fgets(line, sizeof line, status))
+		if (sscanf(line, "RssAnon: %zu kB", &kib) == 1)
+			bytes += kib << 10;
+	fclose(status);
+	snprintf(path, sizeof path, "/proc/%d/fd", pid);
+	DIR *fds = opendir(path);
+
+	check(fds != NULL, "%s: %s", path, strerror(errno));
+	for (struct dirent *fd; (fd = readdir(fds)) != NULL;) {
+		struct stat st;
+
+		snprintf(path, sizeof path, "/proc/%d/fd/%s", pid, fd->d_name);
+		ssize_t n = readlink(path, line, sizeof line - 1);
+
+		line[n < 0 ? 0 : n] = 0;
+		if (strstr(line, "roceline-memory") && stat(path, &st) == 0)
+			bytes += st.st_blocks * 512;
+	}
+	closedir(fds);
+	return bytes;
+}
+
+struct watch {
+	_Atomic size_t most;
+	_Atomic int state;	/* 1: watches; 2: is to end */
+};
+
+/* To deregister a large region takes little more memory than the region has: it is made private bit by bit, and what was
+ * copied goes at once. */
+void case_room(void)
+{
+	enum { LENGTH = 96 << 20, MORE = 40 << 20 };
+	struct watch *watch = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	uint8_t *p = pages(LENGTH / PAGE);
+
+	memset(p, 7, LENGTH);
+	size_t before = bytes_of(getpid());
+	pid_t parent = getpid(), child = fork();
+
+	if (child == 0) {
+		while (watch->state < 2) {
+			size_t bytes = bytes_of(parent);
+
+			if (bytes > watch->most)
+				watch->most = bytes;
+			watch->state += watch->state == 0;
+		}
+		_exit(0);
+	}
+	while (watch->state == 0)
+		usleep(1000);
+	struct ibv_mr *mr = must_register(p, LENGTH);
+
+	expect_shared(p + LENGTH / 2, true, "a large region");
+	must_deregister(mr);
+	expect_shared(p + LENGTH / 2, false, "a large region that is no more");
+	watch->state = 2;
+	must_succeed(child, "the watcher");
+	check(watch->most <= before + MORE, "%zu MiB more were used to register and deregister %d MiB",
+	      (watch->most - before) >> 20, LENGTH >> 20);
+	for (size_t i = 0; i < LENGTH; i += PAGE / 2)
+		check(p[i] == 7, "byte %zu is %d", i, p[i]);
+	munmap(p, LENGTH);
+	munmap(watch, PAGE);
+}
+
+/* Regions in very many places: the kernel allows a process so many mappings and no more, so that of small ones, in the end, no
+ * more are made; those beside others make none. */
+void case_scattered(void)
+{
+	enum { COUNT = 600, MOST = 512, LARGE = 256 };
+	static struct ibv_mr *mr[COUNT];
+	uint8_t *p = pages(2 * COUNT), *large = pages(LARGE);
+	int before = mappings();
+
+	for (int i = 0; i < COUNT; i++)
+		mr[i] = must_register(p + 2 * i * PAGE, PAGE);
+	expect_shared(p, true, "the first of many");
+	expect_shared(p + 2 * (COUNT - 1) * PAGE, false, "the last of very many");
+	int made = mappings() - before;
+
+	check(made <= 2 * MOST + 10, "%d regions made %d mappings", COUNT, made);
+	struct ibv_mr *beside = must_register(p + PAGE, PAGE), *one = must_register(large, LARGE * PAGE);
+
+	expect_shared(p + PAGE, true, "one between others");
+	expect_shared(large, true, "a large one beside many small ones");
+	exchange(mr[0], p, PAGE, "the first of many");
+	exchange(beside, p + PAGE, PAGE, "one between others");
+	exchange(mr[COUNT - 1], p + 2 * (COUNT - 1) * PAGE, PAGE, "the last of very many");
+	must_deregister(beside);
+	must_deregister(one);
+	for (int i = 0; i < COUNT; i++)
+		must_deregister(mr[i]);
+	expect_shared(p, false, "the first, which is no more");
+	munmap(p, 2 * COUNT * PAGE);
+	munmap(large, LARGE * PAGE);
+}
