@@ -4,6 +4,8 @@
 mod support;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
 use std::process::Command;
 
 use support::daemon::{Daemon, PAIR};
@@ -75,6 +77,14 @@ fn users_are_let_in_or_refused_as_configured() {
     );
     let log = daemon.log();
     assert!(log.contains(STRANGER) && log.contains("users"), "{log}");
+    for (user, refused) in [(NOBODY, false), (STRANGER, true)] {
+        let mut doctor = Command::new("roceline");
+        doctor.args(["doctor", "--socket"]).arg(daemon.socket());
+        let mut command = installed.by(user, &doctor);
+        let ended = Process::start(daemon.dir(), "doctor", &mut command).finish(PATIENCE);
+        let said = ended.stdout.contains("may not open devices");
+        assert_eq!(said, refused, "{}", ended.report());
+    }
     // Whom the permission bits keep out is told before the program starts.
     let closed = Daemon::start(&format!("{PAIR}\n[control]\nmode = \"0600\"\n"));
     let program = closed.program("ibv_devinfo", &["-d", "roce0"]);
@@ -109,11 +119,16 @@ fn roots_daemon_is_found_by_users_with_a_runtime_directory() {
     let installed = Installed::new();
     let directory = installed.dir().join("runtime");
     fs::create_dir(&directory).expect("a new directory");
+    // Their own daemon of yesterday was killed and has left its socket.
+    let stale = directory.join("roceline.sock");
+    drop(UnixListener::bind(&stale).expect("a socket"));
+    fs::set_permissions(&stale, fs::Permissions::from_mode(0o666)).expect("ours");
     let script = "mount -t tmpfs none /run && mkdir -p /run/user && \
          \"$1\" nic & daemon=$!; \
          for i in $(seq 300); do [ -S /run/roceline.sock ] && break; sleep 0.1; done; \
          env XDG_RUNTIME_DIR=\"$2\" setpriv --reuid 65534 --regid 65534 --clear-groups --no-new-privs \
-         sh -c '\"$0\" wait --timeout 60 && \"$0\" run -- ibv_devinfo -d roce1' \"$1\"; \
+         sh -c '\"$0\" wait --timeout 60 && \"$0\" run -- ibv_devinfo -d roce1 && \
+         LD_PRELOAD=\"${0%/*}/libroceline_shim.so\" ibv_devinfo -d roce0' \"$1\"; \
          result=$?; kill $daemon; wait $daemon; exit $result";
     let mut command = Command::new("unshare");
     command
@@ -123,7 +138,7 @@ fn roots_daemon_is_found_by_users_with_a_runtime_directory() {
         .env_remove("ROCELINE_SOCKET");
     let ended = Process::start(installed.dir(), "run", &mut command).finish(2 * PATIENCE);
     assert!(
-        ended.ok() && ended.stdout.contains("roce1"),
+        ended.ok() && ended.stdout.contains("roce1") && ended.stdout.contains("roce0"),
         "{}",
         ended.report()
     );

@@ -109,9 +109,15 @@ fn connect_and_open(n: u32) -> Result<c_int, c_int> {
     let kind = Kind::OpenDevice;
     let mut reply =
         client::exchange(socket.0, kind, payload, Some(mem.0), &mut answer).map_err(|e| {
-            say(format_args!(
-                "the daemon did not answer the open of uverbs{n}: {e:?}"
-            ));
+            match e {
+                client::Broken::Gone => say(format_args!(
+                    "the daemon ended the connection instead of opening uverbs{n}: it stops, or this program or user has as \
+                     many connections as it may have; its log says which"
+                )),
+                _ => say(format_args!(
+                    "the daemon did not answer the open of uverbs{n}: {e:?}"
+                )),
+            }
             match e {
                 client::Broken::NoRoomForFd => libc::EMFILE,
                 client::Broken::Gone | client::Broken::Garbled => libc::EIO,
@@ -162,25 +168,49 @@ fn connect_and_open(n: u32) -> Result<c_int, c_int> {
     Ok(file.take())
 }
 
-/// A connection to the daemon, hidden from the program.
-pub fn connect() -> Result<Fd, c_int> {
-    let path = view::socket().ok_or(libc::ENAMETOOLONG)?;
+/// Bytes of the longest path of a Unix socket (unix(7)), without the NUL.
+const LONGEST: usize = 107;
+
+/// A path as the address of a socket; none if it is too long.
+fn address(path: &CStr) -> Option<libc::sockaddr_un> {
     // SAFETY: zeroes are a valid address.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;
     let bytes = path.to_bytes();
-    if bytes.len() >= address.sun_path.len() {
-        say(format_args!(
-            "the socket path {} has {} bytes, and a Unix socket's may have {}: choose a shorter one",
-            text(bytes),
-            bytes.len(),
-            address.sun_path.len() - 1
-        ));
-        return Err(libc::ENAMETOOLONG);
+    if bytes.len() > LONGEST {
+        return None;
     }
     for (to, from) in address.sun_path.iter_mut().zip(bytes) {
         *to = *from as libc::c_char;
     }
+    Some(address)
+}
+
+/// Whether nobody listens at a socket any more. Asked with a socket of another kind, so that nobody who does listen has a
+/// connection of it (`EPROTOTYPE`).
+pub fn is_stale(path: &CStr) -> bool {
+    let Some(address) = address(path) else {
+        return false;
+    };
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+    let Ok(probe) = Fd::new(sys::socket(libc::AF_UNIX, kind, 0)) else {
+        return false;
+    };
+    sys::connect(probe.0, &address) != 0 && sys::errno() == libc::ECONNREFUSED
+}
+
+/// A connection to the daemon, hidden from the program.
+pub fn connect() -> Result<Fd, c_int> {
+    let path = view::socket().ok_or(libc::ENAMETOOLONG)?;
+    let bytes = path.to_bytes();
+    let Some(address) = address(path) else {
+        say(format_args!(
+            "the socket path {} has {} bytes, and a Unix socket's may have {LONGEST}: choose a shorter one",
+            text(bytes),
+            bytes.len(),
+        ));
+        return Err(libc::ENAMETOOLONG);
+    };
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
     let socket = Fd::new(hide(Fd::new(sys::socket(libc::AF_UNIX, kind, 0))?.take()))?;
     while sys::connect(socket.0, &address) != 0 {

@@ -12,6 +12,7 @@ use std::fmt::Write;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::open;
 use crate::say::{say_once, text};
 use crate::sys::{self, Fail, fail};
 
@@ -108,6 +109,11 @@ pub fn env(name: &CStr) -> Option<&'static [u8]> {
     Some(unsafe { CStr::from_ptr(p) }.to_bytes()).filter(|v| !v.is_empty())
 }
 
+fn exists(path: &CStr) -> bool {
+    // SAFETY: a C string.
+    unsafe { sys::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::F_OK) == 0 }
+}
+
 impl Place {
     fn from_environment() -> Option<Place> {
         let mut socket = PathBuf::new();
@@ -118,10 +124,9 @@ impl Place {
             if let Some(dir) = env(c"XDG_RUNTIME_DIR") {
                 socket.push(dir)?;
                 socket.push(b"/roceline.sock")?;
-                // SAFETY: a C string.
-                found = unsafe {
-                    sys::faccessat(libc::AT_FDCWD, socket.as_c().as_ptr(), libc::F_OK) == 0
-                };
+                // One that its daemon could not remove when it was killed counts only where there is no other.
+                found = exists(socket.as_c())
+                    && !(exists(c"/run/roceline.sock") && open::is_stale(socket.as_c()));
             }
             if !found {
                 socket.cut(0);

@@ -1,6 +1,8 @@
 //! Which control socket, when nobody says.
 
 use std::env;
+use std::io::ErrorKind;
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
 /// Where a daemon of the machine listens.
@@ -8,7 +10,10 @@ const SYSTEM: &str = "/run/roceline.sock";
 
 /// The socket of the daemon that a command talks to: the user's own, if there is one, else the machine's.
 pub(super) fn of_daemon_in_use() -> PathBuf {
-    choose(own(), Path::exists)
+    let system_exists = Path::new(SYSTEM).exists();
+    choose(own(), |path| {
+        path.exists() && !(system_exists && is_stale(path))
+    })
 }
 
 /// Where a new daemon listens: root's for the machine, anybody else's for themselves.
@@ -18,6 +23,14 @@ pub(super) fn of_new_daemon() -> PathBuf {
     choose(own().filter(|_| !root), |path| {
         path.parent().is_some_and(Path::is_dir)
     })
+}
+
+/// Whether nobody listens at a socket any more: its daemon was killed and could not remove it. Asked with a socket of another
+/// kind, so that nobody who does listen has a connection of it (`EPROTOTYPE`).
+fn is_stale(path: &Path) -> bool {
+    UnixDatagram::unbound()
+        .and_then(|probe| probe.connect(path))
+        .is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
 }
 
 fn own() -> Option<PathBuf> {
@@ -33,6 +46,17 @@ fn choose(own: Option<PathBuf>, usable: impl Fn(&Path) -> bool) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_socket_is_stale_when_nobody_listens() {
+        let path = env::temp_dir().join(format!("roceline-stale-{}.sock", std::process::id()));
+        let listener = std::os::unix::net::UnixListener::bind(&path).expect("a socket");
+        assert!(!is_stale(&path));
+        drop(listener);
+        assert!(is_stale(&path));
+        std::fs::remove_file(&path).expect("it was there");
+        assert!(!is_stale(&path), "what is not there is not stale");
+    }
 
     #[test]
     fn the_own_socket_is_preferred_where_it_can_be_used() {

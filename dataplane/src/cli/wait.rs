@@ -70,9 +70,7 @@ fn ask(socket: &Path, end: Instant) -> Result<(), ClientError> {
         .max(LAST_MOMENT);
     match answers.recv_timeout(patience) {
         Ok(asked) => asked.map(|_| ()),
-        Err(_) => Err(ClientError::Answer(
-            "it has not come yet; the daemon is starting".into(),
-        )),
+        Err(_) => Err(ClientError::NotYet),
     }
 }
 
@@ -89,6 +87,16 @@ pub(super) fn seconds(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_daemon_that_does_not_answer_is_said_to_be_there() {
+        let path = std::env::temp_dir().join(format!("roceline-wait-{}.sock", std::process::id()));
+        // Connections wait in its queue, as they do while a daemon starts.
+        let listener = crate::control::BoundSocket::bind(&path, 0o600).expect("a socket");
+        let error = ask(&path, Instant::now()).expect_err("nobody answers");
+        assert!(matches!(error, ClientError::NotYet), "{error}");
+        drop(listener);
+    }
 
     #[test]
     fn seconds_may_have_fractions_but_not_signs() {

@@ -54,6 +54,8 @@ pub enum ClientError {
     Answer(String),
     #[error("the daemon did not answer in time: it is starting, stopping or stuck; see its log")]
     NoAnswer,
+    #[error("a daemon is there and does not answer yet: it is starting, or stuck; see its log")]
+    NotYet,
     #[error("talking to the daemon: {0}")]
     Io(#[from] io::Error),
 }

@@ -131,6 +131,12 @@ pub(super) fn answer(shared: &Shared, peer: Peer, payload: &[u8]) -> Result<Vec<
             pid: std::process::id(),
             restarts: shared.config.restarts,
             last_end: shared.config.last_end.clone(),
+            refused: (!shared.may_open(peer.uid)).then(|| {
+                format!(
+                    "user {} may not open devices: `[control] users` of the daemon's configuration does not name it",
+                    peer.uid
+                )
+            }),
         }),
         Query::Devices => {
             let all = snapshots(shared)?;

@@ -503,6 +503,8 @@ fn accept_loop(shared: &Arc<Shared>, listener: BorrowedFd<'_>, stop: &OwnedFd) {
         tracing::warn!(%error, "files of devices are not watched: they can be written by way of the shim only");
     });
     let written = written.ok();
+    // Said once, until one could be accepted.
+    let mut short = false;
     loop {
         // Without a third one it is the first again.
         let third = written
@@ -528,11 +530,20 @@ fn accept_loop(shared: &Arc<Shared>, listener: BorrowedFd<'_>, stop: &OwnedFd) {
             continue;
         }
         match seqpacket::accept(listener) {
-            Ok(socket) => welcome(shared, socket),
+            Ok(socket) => {
+                short = false;
+                welcome(shared, socket);
+            }
             Err(error)
                 if matches!(error.raw_os_error(), Some(libc::EINTR | libc::ECONNABORTED)) => {}
             Err(error) => {
-                tracing::warn!(%error, "no connection can be accepted now");
+                if !std::mem::replace(&mut short, true) {
+                    tracing::warn!(
+                        %error,
+                        "no connection can be accepted until programs have ended: start the daemon with a higher limit of \
+                         open files (ulimit -n)"
+                    );
+                }
                 // SAFETY: polls one live entry; the pause ends early when the server stops.
                 unsafe { libc::poll(&mut pollfd(stop.as_fd()), 1, ACCEPT_PAUSE_MS) };
             }

@@ -55,7 +55,7 @@ impl Tree {
         suffixed(socket, ".d")
     }
 
-    /// Writes the tree for `nics` beside `socket`. A stale one is replaced.
+    /// Writes the tree for `nics` beside `socket`. A stale one is replaced, and anything else of that name an error.
     pub fn create(socket: &Path, nics: &[NicInfo]) -> io::Result<Tree> {
         Tree::create_beside(Machine::without_devices(), socket, nics)
     }
@@ -66,8 +66,9 @@ impl Tree {
         let root = Tree::path(socket);
         let building = suffixed(socket, &format!(".d.new-{}", std::process::id()));
         let old = suffixed(socket, &format!(".d.old-{}", std::process::id()));
-        remove(&building)?;
-        let made = build(&building, nics).and_then(|()| {
+        let made = check_ours(&root).and_then(|()| {
+            remove(&building)?;
+            build(&building, nics)?;
             let wanted = machine.links();
             machine::relink(&building.join("all"), &mut links, &wanted)?;
             warn_of_hidden(&links, &wanted);
@@ -112,9 +113,10 @@ impl Tree {
         machine::relink(&self.root.join("all"), &mut self.links, &wanted)
     }
 
-    /// Removes the tree beside `socket`, whoever wrote it.
+    /// Removes the tree beside `socket`, whichever daemon wrote it.
     pub fn remove(socket: &Path) {
-        if let Err(error) = remove(&Tree::path(socket)) {
+        let root = Tree::path(socket);
+        if let Err(error) = check_ours(&root).and_then(|()| remove(&root)) {
             tracing::warn!(%error, "device tree not removed");
         }
     }
@@ -225,6 +227,43 @@ fn suffixed(path: &Path, suffix: &str) -> PathBuf {
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
     let meta = fs::symlink_metadata(path)?;
     Ok((meta.dev(), meta.ino()))
+}
+
+/// An error if there is something at `root` that is no tree of a daemon's: nobody wants his `sshd_config.d` removed because he
+/// named a socket `sshd_config`.
+fn check_ours(root: &Path) -> io::Result<()> {
+    let foreign = |path: &Path| {
+        let text = format!(
+            "{} is not of a device tree, and is left alone: move it away, or choose another socket with --socket",
+            path.display()
+        );
+        Err(io::Error::new(io::ErrorKind::AlreadyExists, text))
+    };
+    match fs::symlink_metadata(root) {
+        Ok(meta) if meta.is_dir() => {}
+        Ok(_) => return foreign(root),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(e),
+    }
+    for (dir, ours) in [
+        (root.to_path_buf(), ["all", "only"]),
+        (root.join("all"), ["sys", "dev"]),
+    ] {
+        let entries = match fs::read_dir(&dir) {
+            Ok(entries) => entries,
+            // Whoever removed the tree was interrupted.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+            Err(e) => return Err(e),
+        };
+        for entry in entries {
+            let entry = entry?;
+            let known = ours.iter().any(|name| entry.file_name() == *name);
+            if !known || !entry.file_type()?.is_dir() {
+                return foreign(&entry.path());
+            }
+        }
+    }
+    Ok(())
 }
 
 fn remove(path: &Path) -> io::Result<()> {

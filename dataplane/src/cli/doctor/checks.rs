@@ -44,6 +44,7 @@ pub(super) fn all(socket: &Path) -> Vec<Finding> {
     ];
     findings.splice(2..2, super::memory::all());
     if let Ok(daemon) = &daemon {
+        findings.extend(access(&daemon.version));
         findings.push(super::polling::polling(&daemon.lcores));
         findings.push(impairments(&daemon.rules));
         findings.push(links(&daemon.ports));
@@ -160,6 +161,14 @@ fn daemon_reachable(socket: &Path, daemon: &Result<Daemon, ClientError>) -> Find
             Finding::missing(WHAT, found, remedy)
         }
     }
+}
+
+/// Whoever may not open devices sees them all the same.
+fn access(version: &VersionReply) -> Option<Finding> {
+    let refused = version.refused.as_ref()?;
+    let remedy = "ask the one who runs the daemon to name this user there, or run a daemon of your own: \
+                  `roceline nic --socket PATH`";
+    Some(Finding::missing("access", refused, remedy))
 }
 
 /// Rules that somebody made and forgot explain much that looks like a fault.

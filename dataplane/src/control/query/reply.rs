@@ -28,6 +28,9 @@ pub struct VersionReply {
     /// How the last of those ended.
     #[serde(default)]
     pub last_end: Option<String>,
+    /// Why whoever asks may not open devices.
+    #[serde(default)]
+    pub refused: Option<String>,
 }
 
 impl VersionReply {

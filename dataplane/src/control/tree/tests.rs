@@ -163,6 +163,34 @@ fn a_stale_tree_is_replaced_and_a_successors_tree_is_kept() {
 }
 
 #[test]
+fn what_is_no_tree_is_neither_replaced_nor_removed() {
+    for (name, file) in [("foreign", "r.sock.d/mine"), ("like", "r.sock.d/all/mine")] {
+        let s = Scratch::new(name);
+        let mine = s.0.join(file);
+        fs::create_dir_all(mine.parent().expect("a parent")).expect("a directory");
+        fs::write(&mine, "mine").expect("a file");
+        let error = Tree::create(&s.socket(), &[nic(0)]).expect_err("refused");
+        assert!(
+            error.to_string().contains(&mine.display().to_string()),
+            "{error}"
+        );
+        Tree::remove(&s.socket());
+        assert_eq!(fs::read_to_string(&mine).expect("still there"), "mine");
+        assert_eq!(fs::read_dir(&s.0).expect("a listing").count(), 1);
+    }
+    // Nor what a link leads to.
+    let s = Scratch::new("link-to");
+    fs::create_dir(s.0.join("other")).expect("a directory");
+    std::os::unix::fs::symlink("other", Tree::path(&s.socket())).expect("a link");
+    Tree::create(&s.socket(), &[nic(0)]).expect_err("refused");
+    // A tree that was removed in part is replaced, and goes.
+    let s = Scratch::new("part");
+    fs::create_dir_all(Tree::path(&s.socket()).join("only/roce7")).expect("a directory");
+    drop(Tree::create(&s.socket(), &[nic(0)]).expect("a tree"));
+    assert!(!Tree::path(&s.socket()).exists());
+}
+
+#[test]
 fn too_many_addresses_are_refused_by_name() {
     let s = Scratch::new("many");
     let mut n = nic(0);
