@@ -8,7 +8,7 @@ use roceline_engine::memory::{Access, MrAttr, WindowType};
 use roceline_engine::verbs::*;
 use roceline_engine::wire::{Gid, Packet, Psn};
 use roceline_engine::{
-    AckPolicy, Engine, EngineConfig, Nanos, Outcome, Outputs, PlaceKind, Retransmission,
+    AckPolicy, Engine, EngineConfig, Nanos, Outcome, Outputs, Place, PlaceKind, Retransmission,
 };
 
 const BASE: u64 = 1 << 32;
@@ -201,12 +201,23 @@ impl Ideal {
     pub fn burst(&mut self, n: usize, packets: &[Packet], prefetch: bool) {
         let (now, end) = (self.now, &mut self.ends[n]);
         let (engine, queues, out) = (&mut end.engine, &mut end.queues, &mut end.out);
-        if prefetch {
-            packets.iter().for_each(|packet| engine.prefetch_rx(packet));
-            let behind = |packet| engine.prefetch_rx_behind(packet);
-            packets.iter().for_each(behind);
+        // How far ahead of a packet its two steps of prefetching are.
+        let (far, near) = if prefetch { (12, 6) } else { (0, 0) };
+        for packet in &packets[..far.min(packets.len())] {
+            engine.prefetch_rx(packet);
+        }
+        for packet in &packets[..near.min(packets.len())] {
+            engine.prefetch_rx_behind(packet);
         }
         for (tag, packet) in (0..).zip(packets) {
+            if prefetch {
+                if let Some(packet) = packets.get(tag as usize + far) {
+                    engine.prefetch_rx(packet);
+                }
+                if let Some(packet) = packets.get(tag as usize + near) {
+                    engine.prefetch_rx_behind(packet);
+                }
+            }
             engine.rx(packet, tag, now, queues, out);
         }
         self.place(n);
@@ -214,23 +225,30 @@ impl Ideal {
         end.engine.rx_end(now, &mut end.out);
     }
 
-    /// All placements are done at once.
+    /// All placements are done at once, and told by runs of a QP.
     #[inline]
     fn place(&mut self, n: usize) {
-        let end = &mut self.ends[n];
-        let mut i = 0;
-        while i < end.out.place.len() {
-            let p = end.out.place[i];
-            let outcome = match p.kind {
-                PlaceKind::Atomic => Outcome::Value(0),
-                _ => Outcome::Done,
+        let (now, end) = (self.now, &mut self.ends[n]);
+        let (engine, queues, out) = (&mut end.engine, &mut end.queues, &mut end.out);
+        let mut from = 0;
+        while let Some(&p) = out.place.get(from) {
+            if p.kind == PlaceKind::Atomic {
+                let was = Outcome::Value(0);
+                engine.placed(p.qp, p.epoch, p.side, was, now, queues, out);
+                from += 1;
+                continue;
+            }
+            let like = |q: &&Place| {
+                q.qp == p.qp
+                    && q.epoch == p.epoch
+                    && q.side == p.side
+                    && q.kind != PlaceKind::Atomic
             };
-            let (queues, out) = (&mut end.queues, &mut end.out);
-            end.engine
-                .placed(p.qp, p.epoch, p.side, outcome, self.now, queues, out);
-            i += 1;
+            let run = out.place[from..].iter().take_while(like).count();
+            engine.all_placed(p.qp, p.epoch, p.side, run as u32, now, out);
+            from += run;
         }
-        end.out.place.clear();
+        out.place.clear();
     }
 
     /// Descriptors become packets on their way to the other end; completions are counted.

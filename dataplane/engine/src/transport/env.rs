@@ -11,7 +11,7 @@ use crate::memory::MrTable;
 use crate::time::Nanos;
 use crate::timers::TimerWheel;
 use crate::verbs::{AsyncKind, Event};
-use crate::wire;
+use crate::wire::{self, Opcode};
 
 /// Room for the events that end a step (an error completion, a retirement, an asynchronous event), kept
 /// free by everything that emits many.
@@ -123,6 +123,17 @@ impl Env<'_> {
     #[inline]
     pub fn may_send(&self) -> bool {
         self.meter.left > 0 && self.tx_room()
+    }
+
+    /// Counts the packet that was emitted last, of a QP whose packets are of this IP version.
+    #[inline]
+    pub fn count_packet(&mut self, ipv6: bool, opcode: Opcode, len: u32) {
+        if self.meter.on {
+            let bytes = wire::link_bytes(ipv6, opcode, len);
+            self.meter.bytes += bytes;
+            self.meter.left -= i64::from(bytes);
+            self.meter.counted = self.out.tx.len();
+        }
     }
 
     /// Counts what was emitted since the last call, of a QP whose packets are of this IP version.

@@ -66,8 +66,9 @@ impl Engine {
         match Half::of(packet) {
             Half::Requester => qp.req.prefetch_acknowledged(),
             Half::Responder => {
-                let sends = packet.opcode.info().operation == Operation::Send;
-                qp.resp.prefetch(sends);
+                if packet.opcode.info().operation == Operation::Send {
+                    qp.resp.prefetch_receive();
+                }
                 self.nic.mrs.prefetch(packet.ext.rkey);
             }
         }

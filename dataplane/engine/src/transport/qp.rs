@@ -39,6 +39,8 @@ pub(crate) struct Qp {
     pub priority: u8,
     /// Congestion control holds it back.
     pub limited: bool,
+    /// The responder may have something to send: [`Responder::has_unsent`], without a look at it.
+    pub answers: bool,
     /// Congestion control wants to hear of acknowledgements.
     pub hears_acks: bool,
     /// Rights of peers.
@@ -64,13 +66,14 @@ pub(crate) struct Qp {
     pub resp: Responder,
     pub req: Requester,
     pub journal: Journal,
+    /// Makes it an odd number of lines, so that the same line of many QPs is not in the same set of the cache.
+    _apart: [u8; 64],
 }
 
 const _: () = {
     assert!(offset_of!(Qp, sgid) == 64);
     assert!(offset_of!(Qp, counters) == 96);
-    // An odd number of lines, so that the same line of many QPs is not in the same set of the cache.
-    assert!(size_of::<Qp>() == 15 * 64);
+    assert!(size_of::<Qp>() % 128 == 64);
 };
 
 /// What the hot loop does not need.
@@ -100,6 +103,7 @@ impl Qp {
             ipv6: false,
             priority: 0,
             limited: false,
+            answers: false,
             hears_acks: false,
             access: Access(0),
             pd: init.pd,
@@ -115,6 +119,7 @@ impl Qp {
             resp: Responder::new(),
             counters: Counters::default(),
             journal: Journal::new(),
+            _apart: [0; 64],
             cold: Box::new(Cold {
                 next_cnp: Nanos::ZERO,
                 init: *init,
@@ -132,7 +137,7 @@ impl Qp {
         prefetch::line(at(offset_of!(Qp, journal)));
         match half {
             Half::Requester => prefetch::lines(at(offset_of!(Qp, req)), 3),
-            Half::Responder => prefetch::lines(at(offset_of!(Qp, resp)), 3),
+            Half::Responder => prefetch::lines(at(offset_of!(Qp, resp)), 2),
         }
     }
 
@@ -141,7 +146,7 @@ impl Qp {
     pub fn prefetch_post(qp: *const Qp) {
         prefetch::line(qp);
         let req = qp.cast::<u8>().wrapping_add(offset_of!(Qp, req));
-        prefetch::lines(req, 3);
+        prefetch::lines(req, 2);
     }
 
     /// The priority that the map gives to packets on its path.
@@ -191,6 +196,7 @@ impl Qp {
         self.access = Access(0);
         self.req.reset();
         self.resp.reset();
+        self.answers = false;
         let mtu = self.cold.attr.path_mtu;
         self.cold.attr = QpAttr::default();
         if self.transport == Transport::Ud {

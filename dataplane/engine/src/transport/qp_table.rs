@@ -27,6 +27,8 @@ pub(crate) struct QpTable {
     owner: u32,
     owner_bits: u32,
     index_bits: u32,
+    /// The bits of the index where they are.
+    index_mask: u32,
     seed: u64,
 }
 
@@ -47,6 +49,7 @@ impl QpTable {
             owner: owner & ((1 << owner_bits) - 1),
             owner_bits,
             index_bits,
+            index_mask: ((1 << index_bits) - 1) << owner_bits,
             seed,
         }
     }
@@ -104,7 +107,7 @@ impl QpTable {
 
     #[inline]
     fn slot_of(&self, id: QpId) -> usize {
-        let index = id.0 >> self.owner_bits & ((1 << self.index_bits) - 1);
+        let index = (id.0 & self.index_mask) >> self.owner_bits;
         index.wrapping_sub(FIRST_INDEX) as usize
     }
 

@@ -56,14 +56,17 @@ impl Engine {
             if let Some(credit) = credit {
                 env.meter = Meter::new(credit, env.out.tx.len());
             }
-            let responses = responder::emit(qp, BURST, &mut env);
+            let responses = match qp.answers {
+                true => responder::emit(qp, BURST, &mut env),
+                false => 0,
+            };
             let requests = match qp.transport {
                 Transport::Ud => requester::emit_datagrams(qp, BURST, &mut env),
                 _ => requester::emit(qp, BURST - responses, &mut env),
             };
             // Whoever had nothing to say, or was held back, comes again when that changes.
             let idle = responses + requests == 0 && credit != Some(0);
-            let mut more = !idle && (qp.resp.has_unsent() || qp.req.has_unsent());
+            let mut more = !idle && (qp.answers || qp.req.has_unsent());
             let bytes = env.meter.bytes();
             if qp.limited {
                 more = env.nic.reaction.sent(qp, bytes, more, now);

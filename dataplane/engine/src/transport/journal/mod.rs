@@ -135,7 +135,8 @@ pub struct Traffic {
     pub responses: u64,
 }
 
-/// What one QP remembers: what every packet touches, in one cache line.
+/// What one QP remembers: what every packet touches in one cache line, behind it the entries, to which one is added when a run
+/// ends.
 #[repr(C, align(64))]
 pub(crate) struct Journal {
     sent: u64,
@@ -143,7 +144,7 @@ pub(crate) struct Journal {
     responses: u64,
     /// When the peer was last heard.
     heard: Nanos,
-    /// The newest entry. Those before it lie in `rest`.
+    /// The newest entry.
     last: Entry,
     /// Entries ever begun.
     next: u32,
@@ -152,13 +153,14 @@ pub(crate) struct Journal {
     /// Bit n: a request with opcode n succeeded.
     succeeded: u16,
     pub rest: Box<Rest>,
+    /// Those before it.
+    entries: [Entry; ENTRIES],
 }
 
-const _: () = assert!(size_of::<Journal>() == 64);
+const _: () = assert!(core::mem::offset_of!(Journal, entries) == 64);
 
-/// What is elsewhere in memory: what few packets touch, and the entries, to which one is added when a run ends.
+/// What few packets touch.
 pub(crate) struct Rest {
-    entries: [Entry; ENTRIES],
     resent: u64,
     /// When the last series of retries began, and at which PSN it stood still.
     trouble: Option<(Nanos, Psn)>,
@@ -178,7 +180,6 @@ pub(crate) struct Rest {
 impl Rest {
     const fn new(owner: Owner) -> Rest {
         Rest {
-            entries: [Entry::EMPTY; ENTRIES],
             resent: 0,
             trouble: None,
             before: PortHints::NONE,
@@ -208,6 +209,7 @@ impl Journal {
             largest: 0,
             succeeded: 0,
             rest,
+            entries: [Entry::EMPTY; ENTRIES],
         }
     }
 
@@ -217,6 +219,7 @@ impl Journal {
         (self.sent, self.requests, self.responses) = (0, 0, 0);
         self.heard = Nanos::ZERO;
         self.last = Entry::EMPTY;
+        self.entries = [Entry::EMPTY; ENTRIES];
         self.next = 0;
         (self.largest, self.succeeded) = (0, 0);
     }
@@ -225,7 +228,7 @@ impl Journal {
     #[inline]
     pub fn prefetch(&self) {
         let number = self.next.wrapping_sub(1) as usize % ENTRIES;
-        prefetch::line(&raw const self.rest.entries[number]);
+        prefetch::line(&raw const self.entries[number]);
     }
 
     /// Packets so far.
@@ -240,7 +243,7 @@ impl Journal {
 
     /// The entries by their numbers, modulo how many are kept.
     fn entries(&self) -> [Entry; ENTRIES] {
-        let mut entries = self.rest.entries;
+        let mut entries = self.entries;
         if self.next > 0 {
             entries[(self.next - 1) as usize % ENTRIES] = self.last;
         }
@@ -300,7 +303,7 @@ impl Journal {
     fn push(&mut self, entry: Entry) {
         // Before the first one that is an empty one, where the newest will not be looked for.
         let number = self.next.wrapping_sub(1) as usize % ENTRIES;
-        self.rest.entries[number] = self.last;
+        self.entries[number] = self.last;
         self.last = entry;
         self.next = self.next.wrapping_add(1);
     }
@@ -437,7 +440,7 @@ mod tests {
     fn they_stay_small() {
         assert_eq!(size_of::<Entry>(), 16);
         let rest = size_of::<Rest>();
-        assert!(rest <= 768, "{rest}");
+        assert!(rest <= 256, "{rest}");
         let record = size_of::<PostMortem>();
         assert!(record <= 1536, "{record}");
     }

@@ -271,7 +271,7 @@ fn emit_data(
         if !again {
             r.max = r.snd;
         }
-        env.count_sent(qp.ipv6);
+        env.count_packet(qp.ipv6, opcode, len);
     }
     let r = &mut qp.req;
     if packet == psns && sent > 0 {

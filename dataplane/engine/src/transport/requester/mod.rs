@@ -21,6 +21,8 @@ mod response;
 mod retry;
 mod unacknowledged;
 
+use core::mem::offset_of;
+
 pub(crate) use complete::{complete, drained, fetched, flush, placed};
 pub(crate) use datagram::emit_datagrams;
 pub(crate) use emit::emit;
@@ -247,6 +249,8 @@ pub(crate) struct Requester {
     datagrams: bool,
     sig_all: bool,
     profile: Retransmission,
+    /// Entries of a list at most: so many places each request has in `sges`.
+    max_sge: u8,
     /// ACK waits that have expired since the last progress.
     expired: u32,
     /// What the wheel is armed for, `u64::MAX` when it is not. It may be earlier than `deadline`: progress only
@@ -260,8 +264,6 @@ pub(crate) struct Requester {
     asked_at: Nanos,
     tx_cursor: Cursor,
     rx_cursor: Cursor,
-    sge_stride: u32,
-    max_sge: u32,
     max_inline: u32,
     /// How long the waits of `expired` were together.
     stalled: Nanos,
@@ -274,6 +276,13 @@ pub(crate) struct Requester {
     /// [`SendWr::compare_add`] and [`SendWr::swap`], of the few requests that have them.
     operands: Box<[[u64; 2]]>,
 }
+
+const _: () = {
+    // Two lines for posting, three for sending and acknowledgements.
+    assert!(offset_of!(Requester, since_ack_req) < 64);
+    assert!(offset_of!(Requester, wheel_at) < 128);
+    assert!(offset_of!(Requester, asked_at) < 192);
+};
 
 impl Requester {
     pub fn new(init: &QpInit) -> Requester {
@@ -329,8 +338,7 @@ impl Requester {
             stalled: Nanos::ZERO,
             tx_cursor: Cursor::default(),
             rx_cursor: Cursor::default(),
-            sge_stride: max_sge,
-            max_sge,
+            max_sge: max_sge as u8,
             max_inline: init.max_inline,
             ring: vec![SendWqe::EMPTY; size as usize].into_boxed_slice(),
             sges: vec![Sge::default(); (size * max_sge) as usize].into_boxed_slice(),
@@ -437,7 +445,7 @@ impl Requester {
         if num_sge == 1 {
             sge = sges[0];
         } else if num_sge > 1 {
-            let base = at * self.sge_stride as usize;
+            let base = at * usize::from(self.max_sge);
             self.sges[base..base + num_sge].copy_from_slice(&sges[..num_sge]);
         }
         let (remote_addr, rkey) = match self.datagrams {
@@ -489,7 +497,7 @@ impl Requester {
         len: u64,
         no_entries: bool,
     ) -> Option<Cause> {
-        let too_many = wr.num_sge > self.max_sge || entries < wr.num_sge as usize;
+        let too_many = wr.num_sge > u32::from(self.max_sge) || entries < wr.num_sge as usize;
         let inline_answer = wr.inline && (op == WrOpcode::Read || op.is_atomic());
         // Of UC: SENDs, WRITEs, and what is carried out here (IBTA 9.8.2.1 and table "Transport functions").
         let supported = wr.opcode.is_some()
@@ -519,20 +527,20 @@ impl Requester {
     /// The list of a request.
     #[inline]
     fn sges(&self, index: u32) -> &[Sge] {
-        entries(&self.ring, &self.sges, self.at(index), self.sge_stride)
+        entries(&self.ring, &self.sges, self.at(index), self.max_sge)
     }
 
     /// The same beside the cursor of requests, which goes over it.
     #[inline]
     fn tx_sges(&mut self, index: u32) -> (&mut Cursor, &[Sge]) {
-        let sges = entries(&self.ring, &self.sges, self.at(index), self.sge_stride);
+        let sges = entries(&self.ring, &self.sges, self.at(index), self.max_sge);
         (&mut self.tx_cursor, sges)
     }
 
     /// The same beside the cursor of answers.
     #[inline]
     fn rx_sges(&mut self, index: u32) -> (&mut Cursor, &[Sge]) {
-        let sges = entries(&self.ring, &self.sges, self.at(index), self.sge_stride);
+        let sges = entries(&self.ring, &self.sges, self.at(index), self.max_sge);
         (&mut self.rx_cursor, sges)
     }
 
@@ -686,11 +694,11 @@ impl Requester {
 
 /// The list of the request at a place in the ring.
 #[inline]
-fn entries<'a>(ring: &'a [SendWqe], sges: &'a [Sge], at: usize, stride: u32) -> &'a [Sge] {
+fn entries<'a>(ring: &'a [SendWqe], sges: &'a [Sge], at: usize, stride: u8) -> &'a [Sge] {
     let w = &ring[at];
     match w.num_sge {
         0 => &[],
         1 => core::slice::from_ref(&w.sge),
-        count => &sges[at * stride as usize..][..usize::from(count)],
+        count => &sges[at * usize::from(stride)..][..usize::from(count)],
     }
 }

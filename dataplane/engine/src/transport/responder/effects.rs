@@ -1,6 +1,6 @@
 //! What accepted requests bring about, in PSN order, once the placements before it are done.
 
-use super::{MAX_PENDING, acknowledge, emit_ack};
+use super::{MAX_PENDING, NEVER, acknowledge, emit_ack};
 use crate::descriptor::{Outcome, put};
 use crate::transport::env::{Env, count};
 use crate::transport::journal::{Cause, FailedRequest};
@@ -86,38 +86,42 @@ impl Effect {
     }
 }
 
+/// Entries that lie in the queue pair itself.
+const NEAR: usize = 4;
+
 /// The FIFO.
 pub(super) struct Effects {
     head: u32,
     tail: u32,
     /// Entries before this one wait for no placement.
     place: u32,
-    /// Holds [`MAX_PENDING`] entries without growing, and as many as were ever in use at once: the memory behind them is
-    /// not touched, so a queue pair whose placements end at once, as nearly all do, costs a page and not the whole ring.
-    ring: Vec<Effect>,
-    /// The completions of those entries of the ring that have one.
+    /// The first places of the ring: an empty FIFO starts over, so those of a QP with little on its way lie here.
+    near: [Effect; NEAR],
+    /// The ring, of which the first [`NEAR`] places are not used. Holds [`MAX_PENDING`] entries without growing, and as many as
+    /// were ever in use at once: the memory behind them is not touched, so a queue pair whose placements end at once, as
+    /// nearly all do, costs a page at most and not the whole ring.
+    far: Vec<Effect>,
+    /// The completions of those entries of the ring that have one, by the same places.
     received: Vec<Received>,
 }
 
 impl Effects {
     pub fn new() -> Effects {
         Effects {
-            ring: Vec::with_capacity(MAX_PENDING as usize),
-            received: Vec::with_capacity(MAX_PENDING as usize),
             head: 0,
             tail: 0,
             place: 0,
+            near: [Effect::new(Psn::new(0), Kind::Write); NEAR],
+            far: Vec::with_capacity(MAX_PENDING as usize),
+            received: Vec::with_capacity(MAX_PENDING as usize),
         }
     }
 
-    /// Asks for the cache lines of the next entry.
+    /// Asks for the cache line of the next entry's completion.
     #[inline]
-    pub fn prefetch(&self, receives: bool) {
+    pub fn prefetch(&self) {
         let at = if self.is_empty() { 0 } else { slot(self.tail) };
-        prefetch::line(self.ring.as_ptr().wrapping_add(at));
-        if receives {
-            prefetch::line(self.received.as_ptr().wrapping_add(at));
-        }
+        prefetch::line(self.received.as_ptr().wrapping_add(at));
     }
 
     pub fn clear(&mut self) {
@@ -142,14 +146,27 @@ impl Effects {
     }
 
     #[inline]
-    fn at(&mut self, index: u32) -> &mut Effect {
-        &mut self.ring[slot(index)]
+    fn at(&self, index: u32) -> &Effect {
+        let slot = slot(index);
+        match self.near.get(slot) {
+            Some(effect) => effect,
+            None => &self.far[slot],
+        }
+    }
+
+    #[inline]
+    fn at_mut(&mut self, index: u32) -> &mut Effect {
+        let slot = slot(index);
+        match self.near.get_mut(slot) {
+            Some(effect) => effect,
+            None => &mut self.far[slot],
+        }
     }
 
     /// The completion that comes with the entry at `index`.
     #[inline]
     fn received(&self, index: u32) -> Option<&Received> {
-        let receives = self.ring[slot(index)].receives;
+        let receives = self.at(index).receives;
         receives.then(|| &self.received[slot(index)])
     }
 
@@ -159,7 +176,7 @@ impl Effects {
         if self.is_empty() {
             return None;
         }
-        Some(&self.ring[slot(self.head)]).filter(|effect| !effect.placing)
+        Some(self.at(self.head)).filter(|effect| !effect.placing)
     }
 
     #[inline]
@@ -173,10 +190,14 @@ impl Effects {
             // An empty FIFO starts over, so that the same few entries stay in the cache.
             self.clear();
         }
-        // The tail goes up one by one and restarts at 0, so it is never beyond the end.
-        match self.ring.get_mut(slot(self.tail)) {
-            Some(place) => *place = effect,
-            None => self.ring.push(effect),
+        let slot = slot(self.tail);
+        if let Some(place) = self.near.get_mut(slot) {
+            *place = effect;
+        } else if let Some(place) = self.far.get_mut(slot) {
+            *place = effect;
+        } else {
+            // The tail goes up one by one and restarts at 0, so that is the next place, or the first behind the near ones.
+            self.far.resize(slot + 1, effect);
         }
         self.tail = self.tail.wrapping_add(1);
     }
@@ -234,13 +255,13 @@ impl Effects {
     fn take_end(&mut self) -> Option<Received> {
         let end = (self.head..self.tail).find(|&i| self.received(i).is_some())?;
         let received = self.received(end).copied();
-        self.at(end).receives = false;
+        self.at_mut(end).receives = false;
         received
     }
 
     /// Whether an entry waits for its placement.
     pub fn is_placing(&self) -> bool {
-        (self.head..self.tail).any(|i| self.ring[slot(i)].placing)
+        (self.head..self.tail).any(|i| self.at(i).placing)
     }
 
     /// Whether a SEND that waits here invalidates `key`.
@@ -256,7 +277,7 @@ impl Effects {
             let index = self.place;
             self.place = index.wrapping_add(1);
             if self.at(index).placing {
-                let entry = self.at(index);
+                let entry = self.at_mut(index);
                 entry.placing = false;
                 return Some(entry);
             }
@@ -307,6 +328,7 @@ pub(crate) fn drain(qp: &mut Qp, env: &mut Env<'_>) {
     }
     while qp.can_receive() && qp.resp.has_unsent() {
         if qp.resp.active != 0 || !env.tx_room() || !env.event_room() {
+            qp.answers = true;
             env.nic.lists.ready.push(qp.slot);
             return;
         }
@@ -515,8 +537,8 @@ fn after_placement(qp: &mut Qp, env: &mut Env<'_>) {
         return;
     }
     drain(qp, env);
-    // An invalidation may have waited for it.
-    if qp.req.waits_to_invalidate() && !qp.resp.is_placing() {
+    // An invalidation may have waited for it: then it has said from when on it must not wait.
+    if qp.resp.hold_from != NEVER && qp.req.waits_to_invalidate() && !qp.resp.is_placing() {
         env.nic.lists.ready.push(qp.slot);
     }
 }
@@ -572,12 +594,12 @@ mod tests {
     fn what_ends_at_once_uses_one_entry_and_no_use_makes_it_grow() {
         let mut effects = Effects::new();
         let effect = Effect::new(Psn::new(0), Kind::Write);
-        let capacity = effects.ring.capacity();
+        let capacity = effects.far.capacity();
         for _ in 0..3 * MAX_PENDING {
             effects.push(effect);
             effects.pop();
         }
-        assert_eq!(effects.ring.len(), 1);
+        assert_eq!(effects.far.len(), 0);
         // Full, and then round and round with one left.
         while effects.has_room_for_nak() {
             effects.push(effect);
@@ -588,7 +610,7 @@ mod tests {
             effects.push(Effect::new(psn, Kind::Write));
             assert_eq!(effects.at(effects.tail.wrapping_sub(1)).psn, psn);
         }
-        assert_eq!(effects.ring.len(), MAX_PENDING as usize);
-        assert_eq!(effects.ring.capacity(), capacity);
+        assert_eq!(effects.far.len(), MAX_PENDING as usize);
+        assert_eq!(effects.far.capacity(), capacity);
     }
 }

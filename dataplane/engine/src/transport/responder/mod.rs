@@ -36,16 +36,18 @@ use read::ReadJob;
 
 const NEVER: Nanos = Nanos(u64::MAX);
 
-/// The responder half of a QP. What packets touch comes first, in two cache lines.
+/// The responder half of a QP. What packets touch comes first, in two cache lines; messages of several packets, and SENDs, take
+/// a third.
 #[repr(C, align(64))]
 pub(crate) struct Responder {
-    effects: Effects,
     /// PSN expected next.
     pub epsn: Psn,
     /// Newest PSN that is wholly done: placed, or answered.
     done: Psn,
     /// From then on requests may have to wait for a local invalidation: [`invalidate::holds`].
     hold_from: Nanos,
+    /// A duplicate asked for an ACK of this PSN, whose effect was still waiting.
+    late_ack: Option<Psn>,
     /// Messages completed, 24 bits.
     msn: u32,
     /// The message in the middle of which we are.
@@ -76,21 +78,26 @@ pub(crate) struct Responder {
     active: u16,
     /// SENDs with invalidate in the FIFO.
     invalidating: u16,
-    /// A duplicate asked for an ACK of this PSN, whose effect was still waiting.
-    late_ack: Option<Psn>,
+    /// SEND in progress: bytes so far.
+    received: u32,
+    effects: Effects,
+    recv: Box<RecvWr>,
+    /// Bytes that the receive request holds.
+    recv_space: u64,
+    recv_cursor: Cursor,
     /// WRITE in progress: where its next byte goes, and how many are to come.
     write_va: u64,
     write_rkey: u32,
     write_left: u32,
-    /// SEND in progress: bytes so far.
-    received: u32,
-    /// Bytes that the receive request holds.
-    recv_space: u64,
-    recv_cursor: Cursor,
     /// The last READs, oldest first from `next_read`, kept to be executed again; atomics and the like with their answers.
     reads: Box<[ReadJob; MAX_RD_ATOMIC as usize]>,
-    recv: Box<RecvWr>,
 }
+
+const _: () = {
+    use core::mem::offset_of;
+    assert!(offset_of!(Responder, received) < 64);
+    assert!(offset_of!(Responder, effects) + size_of::<Effects>() <= 192);
+};
 
 impl Responder {
     pub fn new() -> Responder {
@@ -161,13 +168,11 @@ impl Responder {
         self.max_reads = attr.max_dest_rd_atomic;
     }
 
-    /// Asks for the cache lines that a request touches behind pointers.
+    /// Asks for the cache lines that a SEND touches behind pointers.
     #[inline]
-    pub fn prefetch(&self, sends: bool) {
-        self.effects.prefetch(sends);
-        if sends {
-            prefetch::line(&raw const *self.recv);
-        }
+    pub fn prefetch_receive(&self) {
+        self.effects.prefetch();
+        prefetch::line(&raw const *self.recv);
     }
 
     /// Whether something that requests have brought is still on its way into memory.

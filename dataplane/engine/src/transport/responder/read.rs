@@ -105,6 +105,7 @@ const _: () = assert!(SLOTS == 16, "`active` has one bit a job");
 pub(super) fn activate(qp: &mut Qp, slot: u8) {
     qp.resp.reads[usize::from(slot)].executed = true;
     qp.resp.active |= 1 << slot;
+    qp.answers = true;
 }
 
 /// A duplicate of a READ: it is executed again from the PSN asked for, which may be in its middle (IBTA 9.7.5.1). What
@@ -134,6 +135,7 @@ pub(super) fn repeat(qp: &mut Qp, packet: &Packet, env: &mut Env<'_>) {
     job.start = packet.psn;
     job.next = packet.psn;
     r.active |= 1 << slot;
+    qp.answers = true;
     env.nic.lists.ready.push(qp.slot);
 }
 
@@ -158,6 +160,7 @@ pub(crate) fn emit(qp: &mut Qp, quota: usize, env: &mut Env<'_>) -> usize {
         }
     }
     env.tx_end = end;
+    qp.answers = qp.resp.has_unsent();
     env.out.tx.len() - before
 }
 

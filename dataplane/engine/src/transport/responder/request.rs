@@ -344,9 +344,11 @@ pub(super) fn write<Q: RecvQueues>(
     }
     let r = &mut qp.resp;
     r.received = total;
-    r.write_va = va.wrapping_add(u64::from(len));
-    r.write_rkey = rkey;
-    r.write_left = left - len;
+    if !info.position.ends() {
+        r.write_va = va.wrapping_add(u64::from(len));
+        r.write_rkey = rkey;
+        r.write_left = left - len;
+    }
     let received = imm.map(|imm| Received {
         wr_id: r.recv.wr_id,
         byte_len: total,
