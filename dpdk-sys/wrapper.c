@@ -52,6 +52,8 @@ int rl_port_info(uint16_t port, struct rl_port_info *info)
 	info->max_rx_pktlen = dev.max_rx_pktlen;
 	info->max_mtu = dev.max_mtu;
 	info->min_mtu = dev.min_mtu;
+	info->max_rx_queues = dev.max_rx_queues;
+	info->max_tx_queues = dev.max_tx_queues;
 	info->socket = rte_eth_dev_socket_id(port);
 	return 0;
 }
@@ -147,11 +149,26 @@ int rl_port_probe(const char *devargs)
 	return ret;
 }
 
-static int setup(uint16_t port, const struct rl_port_conf *conf, struct rte_mempool *pool,
+/* Several queues: UDP by addresses and ports, as far as the device can spread at all. */
+static int spread(uint16_t port, struct rte_eth_conf *eth)
+{
+	struct rte_eth_dev_info dev;
+	int ret = rte_eth_dev_info_get(port, &dev);
+
+	if (ret != 0)
+		return ret;
+	eth->rx_adv_conf.rss_conf.rss_hf =
+		(RTE_ETH_RSS_NONFRAG_IPV4_UDP | RTE_ETH_RSS_NONFRAG_IPV6_UDP) & dev.flow_type_rss_offloads;
+	if (eth->rx_adv_conf.rss_conf.rss_hf != 0)
+		eth->rxmode.mq_mode = RTE_ETH_MQ_RX_RSS;
+	return 0;
+}
+
+static int setup(uint16_t port, const struct rl_port_conf *conf, struct rte_mempool *const *pools,
 		 enum rl_port_stage *stage)
 {
 	struct rte_eth_conf eth;
-	uint16_t rx_desc = conf->rx_desc, tx_desc = conf->tx_desc;
+	uint16_t rx_desc = conf->rx_desc, tx_desc = conf->tx_desc, queue;
 	unsigned int socket = (unsigned int)rte_eth_dev_socket_id(port);
 	int ret;
 
@@ -159,31 +176,40 @@ static int setup(uint16_t port, const struct rl_port_conf *conf, struct rte_memp
 	eth.rxmode.mtu = conf->mtu;
 
 	*stage = RL_PORT_CONFIGURE;
-	ret = rte_eth_dev_configure(port, 1, 1, &eth);
+	if (conf->queues > 1) {
+		ret = spread(port, &eth);
+		if (ret != 0)
+			return ret;
+	}
+	ret = rte_eth_dev_configure(port, conf->queues, conf->queues, &eth);
 	if (ret != 0)
 		return ret;
 	ret = rte_eth_dev_adjust_nb_rx_tx_desc(port, &rx_desc, &tx_desc);
 	if (ret != 0)
 		return ret;
 	*stage = RL_PORT_RX_QUEUE;
-	ret = rte_eth_rx_queue_setup(port, 0, rx_desc, socket, NULL, pool);
-	if (ret != 0)
-		return ret;
+	for (queue = 0; queue < conf->queues; queue++) {
+		ret = rte_eth_rx_queue_setup(port, queue, rx_desc, socket, NULL, pools[queue]);
+		if (ret != 0)
+			return ret;
+	}
 	*stage = RL_PORT_TX_QUEUE;
-	ret = rte_eth_tx_queue_setup(port, 0, tx_desc, socket, NULL);
-	if (ret != 0)
-		return ret;
+	for (queue = 0; queue < conf->queues; queue++) {
+		ret = rte_eth_tx_queue_setup(port, queue, tx_desc, socket, NULL);
+		if (ret != 0)
+			return ret;
+	}
 	*stage = RL_PORT_START;
 	return conf->start ? rte_eth_dev_start(port) : 0;
 }
 
-int rl_port_setup(uint16_t port, const struct rl_port_conf *conf, struct rte_mempool *pool,
+int rl_port_setup(uint16_t port, const struct rl_port_conf *conf, struct rte_mempool *const *pools,
 		  enum rl_port_stage *stage)
 {
 	int ret;
 
 	rl_control_lock();
-	ret = setup(port, conf, pool, stage);
+	ret = setup(port, conf, pools, stage);
 	rl_control_unlock();
 	return ret;
 }

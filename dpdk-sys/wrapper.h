@@ -43,7 +43,8 @@ struct rl_port_conf {
 	uint32_t mtu; /* 0: leave alone */
 	uint16_t rx_desc;
 	uint16_t tx_desc;
-	uint8_t start; /* 0: leave it stopped */
+	uint16_t queues; /* for receiving and sending, each */
+	uint8_t start;   /* 0: leave it stopped */
 };
 
 /* Why rl_port_setup failed. */
@@ -55,6 +56,8 @@ struct rl_port_info {
 	uint32_t max_rx_pktlen;
 	uint16_t max_mtu;
 	uint16_t min_mtu;
+	uint16_t max_rx_queues;
+	uint16_t max_tx_queues;
 	int socket;
 };
 
@@ -85,7 +88,8 @@ int rl_port_pause(uint16_t port, const struct rl_pause *pause);
 
 /* What changes a port's state; none of them runs beside a handler of net_memif (memif_guard.c). */
 int rl_port_probe(const char *devargs);
-int rl_port_setup(uint16_t port, const struct rl_port_conf *conf, struct rte_mempool *pool,
+/* A pool for each queue. */
+int rl_port_setup(uint16_t port, const struct rl_port_conf *conf, struct rte_mempool *const *pools,
 		  enum rl_port_stage *stage);
 int rl_port_restart(uint16_t port);
 void rl_port_close(uint16_t port, const char *vdev);

@@ -127,12 +127,11 @@ pub fn run(config: Config, from: Start, ready: impl FnOnce()) -> Result<(), Daem
     let pools = pools::pools(&eal, &config)?;
     let (mut fabric, ends) = ports::fabric(&config, &pools)?;
     let mut work: Vec<Vec<NicConfig>> = config.lcores.iter().map(|_| Vec::new()).collect();
-    for (nic, built) in config
-        .nics
-        .iter()
-        .zip(ports::nics(&config, &infos, &eal, &pools, ends)?)
-    {
-        work[nic.lcore].push(built);
+    let nics = ports::nics(&config, &infos, &eal, &pools, ends)?;
+    for (nic, parts) in config.nics.iter().zip(nics) {
+        for (&lcore, part) in nic.lcores.iter().zip(parts) {
+            work[lcore].push(part);
+        }
     }
 
     let failed = |what| move |source| DaemonError::System { what, source };

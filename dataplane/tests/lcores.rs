@@ -12,7 +12,7 @@ use support::capture::Capture;
 use support::daemon::Daemon;
 use support::pair::{End, Pair, endless, wait_for_traffic};
 use support::process::Process;
-use support::{PATIENCE, alone, roceline, wait_for};
+use support::{PATIENCE, TempDir, alone, compile, roceline, wait_for};
 
 /// The two NICs of a link on two lcores.
 fn pair(lcores: &str) -> String {
@@ -287,4 +287,169 @@ fn programs_and_workers_die_on_all_lcores() {
     ended.expect_ok();
     assert!(!client.finish(PATIENCE).ok());
     assert!(!server.finish(PATIENCE).ok());
+}
+
+/// Two lcores, both of which serve each NIC of a link.
+fn shared() -> String {
+    let mut text = pair(TWO);
+    for (nic, lcores) in [("roce0", "[0, 1]"), ("roce1", "[1, 0]")] {
+        let name = format!("name = \"{nic}\"\n");
+        text = text.replace(&name, &format!("{name}lcore = {lcores}\n"));
+    }
+    text
+}
+
+/// By device: how many queue pairs there are on its first part and on its second one.
+fn parts(daemon: &Daemon, device: &str) -> [usize; 2] {
+    let shown = daemon.json(&["show", "qps"]);
+    let qps = shown["qps"].as_array().cloned().unwrap_or_default();
+    let of_device = qps.iter().filter(|qp| qp["device"] == device);
+    let numbers: Vec<u64> = of_device.filter_map(|qp| qp["qpn"].as_u64()).collect();
+    [0, 1].map(|part| numbers.iter().filter(|qpn| *qpn % 2 == part).count())
+}
+
+#[test]
+fn programs_of_one_nic_are_spread_over_its_lcores() {
+    let _alone = alone();
+    let mut daemon = Daemon::start(&shared());
+    let devices: Vec<_> = lcores(&daemon).into_iter().map(|l| l.0).collect();
+    assert_eq!(devices, [["roce0", "roce1"], ["roce0", "roce1"]]);
+    // From each part to each other, and to the NIC itself.
+    for _ in 0..2 {
+        programs(&daemon, "roce0", "roce1");
+        run(
+            &daemon,
+            "roce0",
+            "roce1",
+            "ibv_rc_pingpong",
+            &["-g", "1", "-n", "50"],
+        );
+        run(
+            &daemon,
+            "roce0",
+            "roce0",
+            "ibv_rc_pingpong",
+            &["-g", "0", "-n", "200"],
+        );
+        run(
+            &daemon,
+            "roce1",
+            "roce1",
+            "ib_write_bw",
+            &["-x", "0", "-F", "-n", "100"],
+        );
+    }
+    daemon.expect_empty();
+    // Nothing was lost on the way from part to part.
+    let stat = daemon.json(&["stat"]);
+    let mut crossed = 0;
+    for device in stat["devices"].as_array().expect("`devices` is a list") {
+        assert_eq!(device["port"]["lcore_lost"], 0, "{device:#}");
+        assert_eq!(device["port"]["rx_not_ours"], 0, "{device:#}");
+        crossed += device["port"]["lcore_crossed"].as_u64().expect("a number");
+    }
+    assert!(crossed > 1000, "{stat:#}");
+
+    let sources = ["datagram_check.c", "../../verbs-shim/tests/verbs_end.c"];
+    let program = compile(daemon.dir(), "datagram_check", &sources);
+    for devices in [["roce0", "roce1"], ["roce0", "roce0"]] {
+        let [a, b] = devices;
+        let arguments = [a, b, "group", "0", "::ffff:239.1.2.3"];
+        let ended = daemon.run_program("datagram_check", &program, &arguments);
+        ended.expect_ok();
+    }
+    daemon.expect_empty();
+
+    // Of two contexts that one program opens each lcore has one.
+    let holder = daemon.start_program("hold", &program, &["roce0", "roce0", "hold"]);
+    wait_for("a queue pair at each part", PATIENCE, || {
+        parts(&daemon, "roce0") == [1, 1]
+    });
+    holder.signal(libc::SIGKILL);
+    holder.finish(PATIENCE);
+    daemon.expect_empty();
+
+    let first = endless(&daemon, "ib_write_bw", &["-x", "0"]);
+    let second = endless(&daemon, "ib_read_bw", &["-x", "0"]);
+    wait_for_traffic(&daemon);
+    let file = daemon.dir().join("wire.pcapng");
+    let path = file.to_str().expect("a plain path");
+    let capture = ["capture", "-w", path, "-c", "2000", "--nic", "roce0"];
+    daemon.roceline("capture", &capture).expect_ok();
+    for (server, client) in [first, second] {
+        client.signal(libc::SIGKILL);
+        server.signal(libc::SIGKILL);
+        client.finish(PATIENCE);
+        server.finish(PATIENCE);
+    }
+    daemon.expect_empty();
+
+    // A link has two ends, however many parts each has.
+    daemon
+        .roceline("link", &["link", "down", "roce1"])
+        .expect_ok();
+    let down = |device: &str| counter(&daemon, device, "link_downed");
+    wait_for("both ends down", PATIENCE, || {
+        down("roce0") == 1 && down("roce1") == 1
+    });
+    daemon
+        .roceline("link", &["link", "up", "roce1"])
+        .expect_ok();
+    programs(&daemon, "roce0", "roce1");
+    let refused = daemon.roceline(
+        "set",
+        &["congestion", "set", "--nic", "roce0", "pfc.mode=pfc"],
+    );
+    assert!(
+        !refused.ok() && refused.stderr.contains("no pauses"),
+        "{}",
+        refused.report()
+    );
+    daemon.stop().expect_ok();
+}
+
+/// A queue of the port for each lcore: what comes by the wrong one crosses.
+#[test]
+fn a_port_of_several_queues_has_one_for_each_lcore() {
+    let _alone = alone();
+    let dir = TempDir::new();
+    let socket = dir.path().join("vhost.sock");
+    let path = socket.to_str().expect("a plain path");
+    let nic = |own: u8, lcores: &str, port: &str| {
+        format!(
+            "[eal]\nhugepages = \"never\"\n{TWO}[[nic]]\nname = \"roce0\"\naddresses = [\"10.79.1.{own}/24\"]\n\
+             lcore = {lcores}\nport = \"vdev:{port}\"\n"
+        )
+    };
+    let host = format!("net_vhost0,iface={path},queues=2");
+    let guest = format!(
+        "net_virtio_user0,path={path},queues=2,queue_size=256,packed_vq=1,mac=02:00:00:00:00:09"
+    );
+    let left = Daemon::start(&nic(1, "[0, 1]", &host));
+    let right = Daemon::start(&nic(2, "[1, 0]", &guest));
+    for daemon in [&left, &right] {
+        assert!(daemon.log().contains("part 2 of 2"), "{}", daemon.log());
+        wait_for("link", PATIENCE, || {
+            daemon.json(&["show", "ports"])["ports"][0]["state"] == "ACTIVE"
+        });
+    }
+    let end = |daemon| End {
+        daemon,
+        device: "roce0",
+    };
+    for _ in 0..2 {
+        for (program, options) in [
+            (
+                "ibv_rc_pingpong",
+                &["-g", "0", "-n", "200", "-m", "1024"][..],
+            ),
+            (
+                "ib_write_bw",
+                &["-x", "0", "-F", "-n", "200", "-s", "65536", "-m", "1024"],
+            ),
+        ] {
+            let run = Pair::run(end(&left), end(&right), program, options, PATIENCE);
+            assert!(run.ok(), "{}{}{}", run.report(), left.log(), right.log());
+        }
+    }
 }

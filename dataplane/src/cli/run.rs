@@ -13,7 +13,7 @@ use clap::Parser;
 use super::elf::{self, Unreachable};
 use super::{CliError, affinity, shim};
 use crate::control::client::Client;
-use crate::control::query::{LcoresReply, Query};
+use crate::control::query::{LcoresReply, Query, devices};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -96,11 +96,7 @@ pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
         .ask::<LcoresReply>(&Query::Lcores)?
         .lcores;
     if let Some(device) = &args.device {
-        let known: Vec<&str> = lcores
-            .iter()
-            .flat_map(|lcore| &lcore.devices)
-            .map(String::as_str)
-            .collect();
+        let known = devices(&lcores);
         if !known.contains(&device.as_str()) {
             let (socket, known) = (socket.to_owned(), known.join(", "));
             return Err(RunError::Device {

@@ -221,9 +221,9 @@ impl<'a> Checker<'a> {
             (None, PortSpec::Fabric(_)) => DEFAULT_FABRIC_MTU,
             (None, _) => DEFAULT_PORT_MTU,
         };
-        let lcore = match &nic.lcore {
-            Some(lcore) => self.lcore(lcore, spread.lcores())?,
-            None => spread.next(),
+        let lcores = match &nic.lcore {
+            Some(lcores) => self.serving(lcores, spread.lcores())?,
+            None => vec![spread.next()],
         };
         let neighbours = nic
             .neighbor
@@ -261,6 +261,10 @@ impl<'a> Checker<'a> {
             PortSpec::Vdev(_) | PortSpec::Pci(_) => None,
         };
         let congestion = self.congestion(&nic, mtu, switch)?;
+        let congestion = match lcores.len() {
+            1 => congestion,
+            _ => self.unpaused(&nic, congestion)?,
+        };
         Ok(NicConfig {
             name,
             addresses,
@@ -271,7 +275,7 @@ impl<'a> Checker<'a> {
             retransmission,
             memory,
             lid,
-            lcore,
+            lcores,
             gateways,
             neighbours,
             congestion,

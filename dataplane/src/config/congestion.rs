@@ -89,6 +89,21 @@ impl Checker<'_> {
         Ok(settings)
     }
 
+    /// A NIC that several lcores serve has no pauses, as each would speak for a port of which it has a part.
+    pub(super) fn unpaused(
+        &self,
+        nic: &file::Nic,
+        mut settings: Settings,
+    ) -> Result<Settings, ConfigError> {
+        if let Some((_, mode)) = find(&nic.pfc, "mode").filter(|_| settings.pfc.is_on()) {
+            let problem =
+                "a NIC that several lcores serve has no pauses: give it one lcore, or \"off\"";
+            return Err(self.bad("mode", mode.as_ref().text(), mode.span(), problem));
+        }
+        settings.pfc.mode = PauseMode::Off;
+        Ok(settings)
+    }
+
     fn take(
         &self,
         settings: &mut Settings,

@@ -75,7 +75,7 @@ pub(super) struct Nic {
     pub retransmission: Option<Retransmission>,
     pub memory: Option<Memory>,
     pub lids: Option<Spanned<bool>>,
-    pub lcore: Option<Spanned<i64>>,
+    pub lcore: Option<Spanned<Numbers>>,
     pub gateway: Option<Spanned<OneOrMore>>,
     #[serde(default)]
     pub neighbor: Vec<Neighbour>,
@@ -176,6 +176,26 @@ impl OneOrMore {
         match self {
             OneOrMore::One(one) => std::slice::from_ref(one),
             OneOrMore::More(more) => more,
+        }
+    }
+}
+
+/// A number, or a list of them.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "invalid type: of another type, expected a number or a list of numbers"
+)]
+pub(super) enum Numbers {
+    One(i64),
+    More(Vec<i64>),
+}
+
+impl Numbers {
+    pub fn as_slice(&self) -> &[i64] {
+        match self {
+            Numbers::One(one) => std::slice::from_ref(one),
+            Numbers::More(more) => more,
         }
     }
 }

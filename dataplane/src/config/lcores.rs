@@ -3,8 +3,9 @@
 use toml::Spanned;
 
 use super::check::{Checker, cpu_problem};
-use super::file::{self, NumberOrWord};
+use super::file::{self, NumberOrWord, Numbers};
 use super::{ConfigError, Idle, LcoreConfig};
+use crate::port::spread::MAX_PARTS;
 
 /// Ten times as long as anything that a polling thread does on purpose, and then some.
 const WATCHDOG_S: u32 = 60;
@@ -138,6 +139,33 @@ impl Checker<'_> {
         }
     }
 
+    /// The lcores of a NIC.
+    pub(super) fn serving(
+        &self,
+        value: &Spanned<Numbers>,
+        lcores: usize,
+    ) -> Result<Vec<usize>, ConfigError> {
+        let numbers = value.as_ref().as_slice();
+        let bad = |shown: String, problem: &str| self.bad("lcore", shown, value.span(), problem);
+        if numbers.is_empty() || numbers.len() > MAX_PARTS {
+            let problem = format!("a NIC is served by 1 to {MAX_PARTS} lcores");
+            return Err(bad(format!("{numbers:?}"), &problem));
+        }
+        let mut serving = Vec::new();
+        for &number in numbers {
+            let lcore = usize::try_from(number).ok().filter(|n| *n < lcores);
+            let Some(lcore) = lcore else {
+                let problem = format!("must be from 0 to {}", lcores - 1);
+                return Err(bad(number.to_string(), &problem));
+            };
+            if serving.contains(&lcore) {
+                return Err(bad(number.to_string(), "is named twice"));
+            }
+            serving.push(lcore);
+        }
+        Ok(serving)
+    }
+
     /// The number of an lcore.
     pub(super) fn lcore(&self, value: &Spanned<i64>, lcores: usize) -> Result<usize, ConfigError> {
         let number = self.number("lcore", value, 0..=lcores as u32 - 1)?;
@@ -171,7 +199,41 @@ mod tests {
 
     fn of_nics(text: &str) -> Vec<usize> {
         let config = parse_on(&[0, 1, 2, 3], text).unwrap();
-        config.nics.iter().map(|nic| nic.lcore).collect()
+        config.nics.iter().map(|nic| nic.lcores[0]).collect()
+    }
+
+    #[test]
+    fn several_serve_one_nic() {
+        let all = |lcore: &str| {
+            nics(&[lcore, ""]) + &"[[lcore]]\n".repeat(9) + "[[fabric.switch]]\nname = \"tor\"\n"
+        };
+        let config = parse_on(&[0, 1], &all("lcore = [2, 0]\n")).unwrap();
+        assert_eq!(config.nics[0].lcores, [2, 0]);
+        assert!(!config.nics[0].congestion.pfc.is_on());
+        assert!(
+            config.nics[1].congestion.pfc.is_on(),
+            "the switch loses nothing"
+        );
+        for (lcore, says) in [
+            (
+                "lcore = []\n",
+                "lcore = []: a NIC is served by 1 to 8 lcores",
+            ),
+            ("lcore = [0, 1, 0]\n", "lcore = 0: is named twice"),
+            ("lcore = [0, 9]\n", "lcore = 9: must be from 0 to 8"),
+            ("lcore = [0, -1]\n", "lcore = -1: must be from 0 to 8"),
+            (
+                "lcore = \"all\"\n",
+                "expected a number or a list of numbers",
+            ),
+            (
+                "lcore = [0, 1]\npfc = { mode = \"pfc\" }\n",
+                "has no pauses",
+            ),
+        ] {
+            let error = parse_on(&[0, 1], &all(lcore)).unwrap_err();
+            assert!(error.contains(says), "{error}");
+        }
     }
 
     #[test]

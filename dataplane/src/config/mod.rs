@@ -126,8 +126,8 @@ pub struct NicConfig {
     pub memory: MemoryPolicy,
     /// Its LID; 0 for none.
     pub lid: u16,
-    /// The lcore that serves it.
-    pub lcore: usize,
+    /// The lcores that serve it, each a part of its contexts; at least one. The first one has its port.
+    pub lcores: Vec<usize>,
     /// Routers to hosts outside of its subnets, one for each family at most.
     pub gateways: Vec<IpAddr>,
     /// `[[nic.neighbor]]`: hosts beyond the port.

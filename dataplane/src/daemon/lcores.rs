@@ -79,7 +79,8 @@ pub(super) fn seats(config: &Config) -> Result<Vec<Seat>, DaemonError> {
 /// The way to lcores with these seats.
 pub(super) fn way_to(seats: &[Seat], config: &Config) -> Lcores {
     let mailboxes = seats.iter().map(|seat| Arc::clone(&seat.mailbox));
-    let serving = config.nics.iter().map(|nic| vec![nic.lcore as u32]);
+    let numbers = |lcores: &[usize]| lcores.iter().map(|&lcore| lcore as u32).collect();
+    let serving = config.nics.iter().map(|nic| numbers(&nic.lcores));
     Lcores::new(mailboxes.collect(), serving.collect())
 }
 

@@ -12,6 +12,7 @@ use crate::control::DeviceLimits;
 use crate::fabric::Fabric;
 use crate::lcore::NicConfig;
 use crate::nic::NicInfo;
+use crate::port::spread::{PartOf, spread};
 use crate::port::{
     Eal, EalConfig, Ethdev, EthdevConfig, FabricEnd, FabricLink, FabricLinkConfig, Huge, Port,
 };
@@ -61,7 +62,7 @@ pub(super) fn fabric(
     }
     let (mut fabric, ends) = Fabric::new(plan, Arc::clone(&pools[config.fabric_lcore].pool))?;
     for (n, station) in plan.stations.iter().enumerate() {
-        if config.nics[station.nic as usize].lcore != config.fabric_lcore {
+        if config.nics[station.nic as usize].lcores != [config.fabric_lcore] {
             fabric.apart(n);
         }
     }
@@ -76,23 +77,29 @@ fn is_outside(config: &Config, nic: usize) -> bool {
         return true;
     }
     if config.fabric.stations.iter().any(|s| s.nic as usize == nic) {
-        return own.lcore != config.fabric_lcore;
+        return own.lcores != [config.fabric_lcore];
     }
     let joined = config.nics.iter().filter(|other| other.port == own.port);
-    joined.into_iter().any(|other| other.lcore != own.lcore)
+    own.lcores.len() > 1 || joined.into_iter().any(|other| other.lcores != own.lcores)
 }
 
-/// The NICs of a configuration, by their index.
+/// The NICs of a configuration by their index, each in as many parts as lcores serve it.
 pub(super) fn nics(
     config: &Config,
     infos: &[NicInfo],
     eal: &Eal,
     pools: &[Share],
     mut on_switches: BTreeMap<u32, FabricEnd>,
-) -> Result<Vec<NicConfig>, DaemonError> {
+) -> Result<Vec<Vec<NicConfig>>, DaemonError> {
     let mut open_links: BTreeMap<&str, FabricEnd> = BTreeMap::new();
     let mut nics = Vec::new();
     for (index, (nic, info)) in config.nics.iter().zip(infos).enumerate() {
+        let served = nic
+            .lcores
+            .iter()
+            .map(|&lcore| Arc::clone(&pools[lcore].pool));
+        let served: Vec<_> = served.collect();
+        let mut more = Vec::new();
         let port = match &nic.port {
             PortSpec::Fabric(name) => {
                 let on_switch = on_switches.remove(&info.index);
@@ -110,35 +117,52 @@ pub(super) fn nics(
                 };
                 Port::new(end)
             }
-            PortSpec::Vdev(name) | PortSpec::Pci(name) => Port::new(Ethdev::open(
-                eal,
-                &pools[nic.lcore].pool,
-                &EthdevConfig {
+            PortSpec::Vdev(name) | PortSpec::Pci(name) => {
+                let config = EthdevConfig {
                     device: name.clone(),
                     promiscuous: filters_addresses(&nic.port),
                     ..EthdevConfig::default()
-                },
-            )?),
+                };
+                let (first, others) = Ethdev::open_for(eal, &served, &config)?;
+                more = others.into_iter().map(Port::new).collect();
+                Port::new(first)
+            }
         };
         let up = port.link().up;
         info.link.set(up);
-        tracing::info!(nic = nic.name, port = port.describe(), up, "port");
-        nics.push(NicConfig {
-            info: Arc::new(info.clone()),
-            port,
-            polled: is_outside(config, index),
-            engine: EngineConfig {
-                max_qps: 1 << 16,
-                max_mrs: DeviceLimits::default().all_mrs,
-                window: WINDOW,
-                ack_policy: nic.ack_policy,
-                retransmission: nic.retransmission,
-                owner: 0,
-                owner_bits: 0,
-                congestion: info.congestion.now().congestion,
-                seed: u64::from(info.index) + 1,
-            },
-        });
+        let ports = match served.len() {
+            1 => vec![port],
+            _ => spread(std::iter::once(port).chain(more), nic.mac, &served).map_err(|source| {
+                DaemonError::System {
+                    what: "descriptors for a port",
+                    source,
+                }
+            })?,
+        };
+        for port in &ports {
+            tracing::info!(nic = nic.name, port = port.describe(), up, "port");
+        }
+        let parts = ports.len();
+        let part = |(number, port)| {
+            let part = PartOf::new(number, parts);
+            NicConfig {
+                info: Arc::new(info.clone()),
+                port,
+                polled: is_outside(config, index),
+                engine: EngineConfig {
+                    max_qps: 1 << 16,
+                    max_mrs: DeviceLimits::default().all_mrs,
+                    window: WINDOW,
+                    ack_policy: nic.ack_policy,
+                    retransmission: nic.retransmission,
+                    owner: part.number,
+                    owner_bits: part.bits,
+                    congestion: info.congestion.now().congestion,
+                    seed: u64::from(part.number) << 32 | u64::from(info.index) + 1,
+                },
+            }
+        };
+        nics.push(ports.into_iter().enumerate().map(part).collect());
     }
     Ok(nics)
 }

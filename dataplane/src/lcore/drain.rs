@@ -456,7 +456,7 @@ pub fn finish(nic: &mut Nic, pool: &Mempool, id: QpId, mut mbuf: Mbuf) {
     let len = mbuf.len() as u64;
     let frame = mbuf.data_mut();
     icrc::seal(frame, L3_OFFSET);
-    let own = frame[..6] == nic.info.mac;
+    let own = frame[..6] == nic.info.mac && nic.part.is_own(frame);
     let group = frame[0] & 1 != 0;
     // Rules between here and the port, and groups, cost a NIC without them no branch of their own.
     if own | group | nic.impair.sending {

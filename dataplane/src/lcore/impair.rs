@@ -294,6 +294,7 @@ pub fn transmit(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
         impair,
         loopback,
         groups,
+        part,
         tx: queue,
         tapped,
         ..
@@ -336,7 +337,11 @@ pub fn transmit(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
     }
     let mut out = |mbuf: Mbuf| {
         if mbuf.data().get(..6) == Some(&info.mac[..]) {
-            put(loopback, LOOPBACK_LIMIT, mbuf);
+            match part.is_own(mbuf.data()) {
+                true => put(loopback, LOOPBACK_LIMIT, mbuf),
+                // To another part of the NIC, which is no way over the link.
+                false => to_port(mbuf),
+            }
             return;
         }
         if multicast::is_for_group(&mbuf) {

@@ -31,12 +31,13 @@ pub fn follow(lcore: &mut Lcore) {
     let Lcore { nics, shared, .. } = lcore;
     for (index, nic) in nics.iter_mut().enumerate() {
         let up = nic.port.link().up;
-        if nic.info.link.is_up() == up {
+        if nic.link_up == up {
             continue;
         }
+        nic.link_up = up;
         // First the state, then the event: who gets one and asks finds the other.
         nic.info.link.set(up);
-        nic.counts.link_downed += u64::from(!up);
+        nic.counts.link_downed += u64::from(!up && nic.part.number == 0);
         let kind = if up {
             AsyncKind::PortActive
         } else {

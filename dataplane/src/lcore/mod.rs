@@ -406,6 +406,8 @@ impl Lcore {
     }
 
     fn forget(&mut self, context: Context) {
+        let load = self.mailbox.load();
+        load.set_contexts(self.shared.contexts.len());
         self.idle.unwatch(&context.wake);
         if let Some(reply) = context.closing.clone() {
             // To free it takes system calls, to unmap its file more than a few. The control thread has time for that; if it

@@ -21,6 +21,7 @@ use super::tap::Taps;
 use crate::congestion::Settings;
 use crate::memory::helper::Moved;
 use crate::nic::NicInfo;
+use crate::port::spread::PartOf;
 use crate::port::{Burst, Mbuf, Mempool, Port, RX_BURST};
 
 /// Indices of memory regions that rest.
@@ -66,6 +67,10 @@ pub struct Nic {
     pub rx_packets: Vec<(u32, Packet)>,
     /// Its place among the NICs of its lcore.
     pub place: usize,
+    /// Which part of the NIC this is, where several lcores serve it.
+    pub part: PartOf,
+    /// The link was up at the last look.
+    pub link_up: bool,
     /// The port is outside this lcore and tells of nothing: it must be polled even when all is quiet.
     pub polled: bool,
     /// The port is outside this lcore and tells a sleeper of what comes.
@@ -151,7 +156,13 @@ impl Nic {
         outside: bool,
         config: EngineConfig,
     ) -> Nic {
+        let part = PartOf {
+            number: config.owner,
+            bits: config.owner_bits,
+        };
+        let link_up = info.link.is_up();
         let signalled = outside && port.has_rx_interrupt();
+        let polled = outside && port.is_polled();
         // Room for all from the start, as growing would copy under the eyes of all programs; what was never used is
         // never touched. Windows have their indices from the same space, as many again.
         let mrs = Vec::with_capacity(2 * config.max_mrs as usize + QUARANTINE + 1);
@@ -175,7 +186,9 @@ impl Nic {
             rx_slots: [const { None }; RX_BURST],
             rx_packets: Vec::with_capacity(RX_BURST),
             place,
-            polled: outside && !signalled,
+            part,
+            link_up,
+            polled,
             signalled,
             hold_receive: false,
             more_due: false,

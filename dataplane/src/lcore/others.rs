@@ -85,7 +85,8 @@ fn kind(frame: &[u8]) -> Kind {
 impl Lcore {
     /// Hands frames of ARP, ICMP and ICMPv6 over: those of NICs by index to `pipes`, whose `thread` is woken.
     pub fn hand_over_others(&mut self, pipes: &[Arc<Pipe>], thread: Option<Thread>) {
-        for nic in &mut self.nics {
+        // They come to the first part of a NIC.
+        for nic in self.nics.iter_mut().filter(|nic| nic.part.number == 0) {
             nic.others.pipe = pipes.get(nic.info.index as usize).cloned();
         }
         self.others_thread = thread;

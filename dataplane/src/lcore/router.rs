@@ -58,3 +58,56 @@ impl LcorePort for Lcores {
         least.copied().unwrap_or(0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+    use crate::lcore::message::ContextId;
+    use crate::memory::helper::{HelperCpus, LcoreWake};
+
+    fn mailbox() -> Arc<Mailbox> {
+        let wake = LcoreWake {
+            sleeping: AtomicU32::new(0),
+            eventfd: File::open("/dev/null").unwrap().into(),
+        };
+        let helpers = HelperCpus {
+            cpus: Arc::new([]),
+            shared: true,
+        };
+        Arc::new(Mailbox::new(Arc::new(wake), helpers))
+    }
+
+    #[test]
+    fn a_context_goes_to_the_lcore_that_has_least_to_do() {
+        let lcores = Lcores::new(
+            (0..4).map(|_| mailbox()).collect(),
+            vec![vec![3], vec![2, 0, 1]],
+        );
+        assert_eq!((lcores.count(), lcores.serving(0)), (4, &[3][..]));
+        assert_eq!([0, 0].map(|nic| lcores.place(nic)), [3, 3]);
+        // As much to do: in turn.
+        assert_eq!([1; 6].map(|nic| lcores.place(nic)), [2, 0, 1, 2, 0, 1]);
+        let load = |lcore: usize| lcores.mailboxes[lcore].load();
+        load(2).set(3, 100);
+        load(0).set(1, 100);
+        load(1).set(2, 100);
+        assert_eq!(
+            [1; 4].map(|nic| lcores.place(nic)),
+            [0; 4],
+            "fewest contexts"
+        );
+        load(0).set(1, 1 << 20);
+        assert_eq!(
+            [1; 4].map(|nic| lcores.place(nic)),
+            [1; 4],
+            "it has little time"
+        );
+        load(1).set_contexts(3);
+        load(2).set_contexts(2);
+        assert_eq!(lcores.place(1), 2);
+        let id = ContextId::new(77, 3);
+        assert_eq!((id.number(), id.lcore()), (77, 3));
+    }
+}

@@ -41,8 +41,11 @@ pub fn counters(lcore: &Lcore) -> Snapshot {
             ("tx_queue_full", c.tx_queue_full),
             ("tx_memory_overrun", c.tx_memory_overrun),
             ("link_downed", c.link_downed),
-            ("mempool_exhausted", shared.pool.exhausted()),
         ]);
+        // One pool may be that of all parts of a NIC.
+        if nic.part.number == 0 {
+            port.push(("mempool_exhausted", shared.pool.exhausted()));
+        }
         all.nics.push(NicSnapshot {
             name: nic.info.name.clone(),
             counters: *nic.engine.counters(),

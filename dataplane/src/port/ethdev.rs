@@ -1,8 +1,9 @@
-//! Ethdevs: ports behind a DPDK poll-mode driver, with one rx and one tx queue. The burst calls are those of
-//! `rte_ethdev.h`, written out here over the exported `rte_eth_fp_ops`, so that they are inlined.
+//! Ethdevs: ports behind a DPDK poll-mode driver, with one rx and one tx queue for each lcore that shares them.
 //!
 //! What drivers do differently is levelled here: frames of several segments are made one (or counted and
 //! dropped), frames for a link that is down do not wait for ever, a net_memif client finds its server again.
+
+mod queue;
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, c_char};
@@ -16,7 +17,10 @@ use dpdk_sys as sys;
 use roceline_engine::congestion::pfc::{PauseMode, PfcSettings, Threshold};
 
 use super::eal::strerror;
-use super::{Burst, Counters, Driver, Eal, Mempool, PortError, RX_BURST, memif};
+use super::{Burst, Counters, Driver, Eal, Mempool, PortError, memif};
+use queue::Queue;
+
+pub use queue::EthdevQueue;
 
 /// Ethernet header and FCS-less VLAN tag: what a frame adds to the MTU.
 const FRAME_OVERHEAD: u32 = 18;
@@ -71,14 +75,10 @@ pub struct LinkStatus {
 #[derive(Debug)]
 pub struct Ethdev {
     port: u16,
-    /// Entry of `rte_eth_fp_ops`, where the driver keeps its burst functions.
-    ops: *const sys::rte_eth_fp_ops,
+    /// The first one.
+    queue: Queue,
     device: String,
     driver: String,
-    /// Name of the virtual device if `open` made it; it goes when the port does.
-    made: Option<CString>,
-    /// Longest frame that may be sent; 0 leaves the judgement to the driver.
-    max_frame: usize,
     memif: Option<memif::Role>,
     started: bool,
     /// When a net_memif client last tried to connect.
@@ -87,29 +87,19 @@ pub struct Ethdev {
     up: bool,
     /// The hardware was told to send and obey pause frames.
     pauses: bool,
-    count: Count,
-    /// Fills the rx ring; freed after the port was closed.
-    _pool: Arc<Mempool>,
-    _eal: Eal,
+    reconnects: u64,
+    open: Arc<Open>,
 }
 
-// SAFETY: a port's queues may be polled by any thread, one at a time, which `&mut self` sees to; `ops` points to
-// a static array.
-unsafe impl Send for Ethdev {}
-
-/// Kept by the lcore that polls.
-#[derive(Debug, Default)]
-struct Count {
-    tx_packets: u64,
-    tx_bytes: u64,
-    rx_packets: u64,
-    rx_bytes: u64,
-    tx_oversize: u64,
-    rx_oversize: u64,
-    rx_linearized: u64,
-    tx_backpressure: u64,
-    tx_link_down: u64,
-    reconnects: u64,
+/// What is closed when nobody polls a queue of the port any more.
+#[derive(Debug)]
+pub(super) struct Open {
+    port: u16,
+    /// Name of the virtual device if `open` made it; it goes when the port does.
+    made: Option<CString>,
+    /// Fill the rx rings; freed after the port was closed.
+    _pools: Vec<Arc<Mempool>>,
+    _eal: Eal,
 }
 
 impl Ethdev {
@@ -127,6 +117,27 @@ impl Ethdev {
         pool: &Arc<Mempool>,
         config: &EthdevConfig,
     ) -> Result<Ethdev, PortError> {
+        let (ethdev, _) = Ethdev::open_for(eal, std::slice::from_ref(pool), config)?;
+        Ok(ethdev)
+    }
+
+    /// Opens a port that several lcores share: with a queue for each pool if the device has as many, else with one. Gives the
+    /// port with its first queue, and the others.
+    ///
+    /// # Errors
+    ///
+    /// As [`Ethdev::open`].
+    pub fn open_for(
+        eal: &Eal,
+        pools: &[Arc<Mempool>],
+        config: &EthdevConfig,
+    ) -> Result<(Ethdev, Vec<EthdevQueue>), PortError> {
+        let [pool, ..] = pools else {
+            return Err(PortError::NoDevice {
+                device: config.device.clone(),
+                reason: "there is no mempool for it".into(),
+            });
+        };
         let device = &config.device;
         let nul = |_| PortError::Nul {
             what: "device",
@@ -175,37 +186,41 @@ impl Ethdev {
                 device: device.clone(),
             });
         }
+        let max_frame = match config.mtu {
+            0 => 0,
+            mtu => mtu.saturating_add(FRAME_OVERHEAD) as usize,
+        };
         let mut ethdev = Ethdev {
             port,
-            // SAFETY: the address of an element of a static array; the port number is below its length.
-            ops: unsafe {
-                (&raw const sys::rte_eth_fp_ops)
-                    .cast::<sys::rte_eth_fp_ops>()
-                    .add(port.into())
-            },
+            queue: Queue::new(port, 0, max_frame),
             device: device.clone(),
             driver: String::new(),
-            made,
-            max_frame: if config.mtu == 0 {
-                0
-            } else {
-                config.mtu.saturating_add(FRAME_OVERHEAD) as usize
-            },
             memif,
             started: false,
             tried: None,
             up: false,
             pauses: false,
-            count: Count::default(),
-            _pool: Arc::clone(pool),
-            _eal: eal.clone(),
+            reconnects: 0,
+            open: Arc::new(Open {
+                port,
+                made,
+                _pools: pools.to_vec(),
+                _eal: eal.clone(),
+            }),
         };
         // From here on an error drops `ethdev`, which closes the port.
-        ethdev.start(config, pool)?;
-        Ok(ethdev)
+        let queues = ethdev.start(config, pools)?;
+        let others = (1..queues).map(|number| EthdevQueue {
+            queue: Queue::new(port, number, max_frame),
+            name: format!("queue {number} of {device}"),
+            _open: Arc::clone(&ethdev.open),
+        });
+        let others = others.collect();
+        Ok((ethdev, others))
     }
 
-    fn start(&mut self, config: &EthdevConfig, pool: &Mempool) -> Result<(), PortError> {
+    /// Gives the number of its queues.
+    fn start(&mut self, config: &EthdevConfig, pools: &[Arc<Mempool>]) -> Result<u16, PortError> {
         let mut info = MaybeUninit::<sys::rl_port_info>::zeroed();
         // SAFETY: a valid port; all-zero is a valid value of the struct, which is filled on success.
         let (ret, info) = unsafe {
@@ -224,22 +239,32 @@ impl Ethdev {
                 .to_string_lossy()
                 .into_owned();
         }
-        check_mtu(config, &self.driver, info.max_mtu, pool)?;
+        check_mtu(config, &self.driver, info.max_mtu, &pools[0])?;
+        // A peer of net_memif comes and goes, and all queues with it, which only one thread may see.
+        let queues = match self.memif {
+            Some(_) => 1,
+            None => info.max_rx_queues.min(info.max_tx_queues).max(1),
+        };
+        let queues = match pools.len() <= usize::from(queues) {
+            true => pools.len() as u16,
+            false => 1,
+        };
+        let raw: Vec<_> = pools.iter().map(|pool| pool.as_ptr()).collect();
 
         // The driver refuses to start a client without a server; `maintain` will.
         let awaits_server =
             self.memif == Some(memif::Role::Client) && !memif::server_listens(&self.device);
         let conf = sys::rl_port_conf {
             start: (!awaits_server).into(),
+            queues,
             mtu: config.mtu,
             rx_desc: config.rx_descriptors,
             tx_desc: config.tx_descriptors,
         };
         let mut stage = sys::RL_PORT_CONFIGURE;
-        // SAFETY: a valid port and pool.
-        let ret = unsafe {
-            sys::rl_port_setup(self.port, &raw const conf, pool.as_ptr(), &raw mut stage)
-        };
+        // SAFETY: a valid port, and valid pools, one for each queue.
+        let ret =
+            unsafe { sys::rl_port_setup(self.port, &raw const conf, raw.as_ptr(), &raw mut stage) };
         if ret != 0 {
             return Err(self.setup_error(stage, ret));
         }
@@ -263,7 +288,7 @@ impl Ethdev {
         // SAFETY: a configured port.
         unsafe { sys::rte_eth_allmulticast_enable(self.port) };
         self.up = self.link().up;
-        Ok(())
+        Ok(queues)
     }
 
     fn setup_error(&self, stage: sys::rl_port_stage, ret: i32) -> PortError {
@@ -320,33 +345,6 @@ impl Ethdev {
         }
     }
 
-    /// `rte_eth_rx_burst` of queue 0.
-    #[inline(always)]
-    fn receive(&self, mbufs: *mut *mut sys::rte_mbuf, count: u16) -> u16 {
-        // SAFETY: for every port DPDK keeps valid functions and queues here, dummies while it is stopped;
-        // `mbufs` has room for `count`.
-        unsafe {
-            let ops = &*self.ops;
-            match ops.rx_pkt_burst {
-                Some(rx) => rx(*ops.rxq.data, mbufs, count),
-                None => 0,
-            }
-        }
-    }
-
-    /// `rte_eth_tx_burst` of queue 0.
-    #[inline(always)]
-    fn send(&self, mbufs: *mut *mut sys::rte_mbuf, count: u16) -> u16 {
-        // SAFETY: as in `receive`; `mbufs` are `count` owned packets.
-        unsafe {
-            let ops = &*self.ops;
-            match ops.tx_pkt_burst {
-                Some(tx) => tx(*ops.txq.data, mbufs, count),
-                None => 0,
-            }
-        }
-    }
-
     /// Starts a net_memif client again whose server went and came back, or was not there at first.
     #[cold]
     fn reconnect(&mut self) {
@@ -356,120 +354,48 @@ impl Ethdev {
             self.tried = Some(Instant::now());
             // SAFETY: a configured port that this thread alone polls.
             self.started = unsafe { sys::rl_port_restart(self.port) } == 0;
-            self.count.reconnects += u64::from(self.started);
+            self.reconnects += u64::from(self.started);
         }
-    }
-
-    /// Makes packets from `start` on one segment each, or drops them. Returns how many are left.
-    #[cold]
-    fn linearize_from(&mut self, burst: &mut Burst, start: usize) -> usize {
-        let mut at = start;
-        while let Some(mbuf) = burst.get_mut(at) {
-            if mbuf.segments() == 1 {
-                at += 1;
-            } else if mbuf.linearize() {
-                self.count.rx_linearized += 1;
-                at += 1;
-            } else {
-                self.count.rx_oversize += 1;
-                drop(burst.take(at));
-            }
-        }
-        at - start
-    }
-
-    /// Drops packets longer than the MTU allows. Returns how many.
-    #[cold]
-    fn drop_oversize(&mut self, burst: &mut Burst) -> usize {
-        let before = burst.len();
-        let mut at = 0;
-        while let Some(mbuf) = burst.get(at) {
-            if mbuf.len() > self.max_frame {
-                drop(burst.take(at));
-            } else {
-                at += 1;
-            }
-        }
-        let dropped = before - burst.len();
-        self.count.tx_oversize += dropped as u64;
-        dropped
     }
 }
 
 impl Driver for Ethdev {
     #[inline]
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {
-        let wanted = burst.room().min(RX_BURST);
         if !self.enter() {
             return 0;
         }
-        let start = burst.len();
-        let mut got = usize::from(self.receive(burst.spare(), wanted as u16));
+        let got = self.queue.receive(burst);
         self.leave();
-        if got == 0 {
-            return 0;
+        match got {
+            0 => 0,
+            got => self.queue.received(burst, got),
         }
-        // SAFETY: the driver wrote `got` owned packets.
-        unsafe { burst.grow(got) };
-        if burst.as_slice()[start..].iter().any(|m| m.segments() != 1) {
-            got = self.linearize_from(burst, start);
-        }
-        self.count.rx_packets += got as u64;
-        self.count.rx_bytes += bytes(&burst.as_slice()[start..]);
-        got
     }
 
     #[inline]
     fn tx_burst(&mut self, burst: &mut Burst) -> usize {
-        let mut taken = 0;
-        if self.max_frame != 0 && burst.iter().any(|m| m.len() > self.max_frame) {
-            taken = self.drop_oversize(burst);
-        }
-        let offered = burst.len();
-        if offered == 0 {
-            return taken;
-        }
-        let offered_bytes = bytes(burst.as_slice());
+        let taken = self.queue.drop_oversize(burst);
         let mut sent = 0;
-        if self.enter() {
-            sent = usize::from(self.send(burst.front(), offered as u16));
+        let offered = burst.len();
+        if offered > 0 && self.enter() {
+            sent = self.queue.send(burst);
             self.leave();
         }
-        // SAFETY: the driver took over the first `sent`.
-        unsafe { burst.forget_front(sent) };
-        self.count.tx_packets += sent as u64;
-        self.count.tx_bytes += offered_bytes - bytes(burst.as_slice());
-        taken += sent;
-        if sent < offered {
-            if sent == 0 && !self.up {
-                self.count.tx_link_down += offered as u64;
-                burst.clear();
-                taken += offered;
-            } else {
-                self.count.tx_backpressure += 1;
-            }
-        }
-        taken
+        taken + self.queue.sent(burst, offered, sent, self.up)
     }
 
     fn counters(&self) -> Counters {
-        let (own, driver) = (&self.count, self.stats());
-        vec![
-            ("tx_packets", own.tx_packets),
-            ("tx_bytes", own.tx_bytes),
-            ("rx_packets", own.rx_packets),
-            ("rx_bytes", own.rx_bytes),
-            ("tx_oversize", own.tx_oversize),
-            ("rx_oversize", own.rx_oversize),
-            ("rx_linearized", own.rx_linearized),
-            ("tx_backpressure", own.tx_backpressure),
-            ("tx_link_down", own.tx_link_down),
+        let driver = self.stats();
+        let mut all = self.queue.counters();
+        all.extend([
             ("tx_errors", driver.oerrors),
             ("rx_errors", driver.ierrors),
             ("rx_missed", driver.imissed),
             ("mbuf_alloc_failed", driver.rx_nombuf),
-            ("reconnects", own.reconnects),
-        ]
+            ("reconnects", self.reconnects),
+        ]);
+        all
     }
 
     fn link(&self) -> LinkStatus {
@@ -551,7 +477,7 @@ impl Driver for Ethdev {
     }
 
     fn describe(&self) -> String {
-        let memory = if self.made.is_some() {
+        let memory = if self.open.made.is_some() {
             " (virtual)"
         } else {
             ""
@@ -560,10 +486,10 @@ impl Driver for Ethdev {
     }
 }
 
-impl Drop for Ethdev {
+impl Drop for Open {
     fn drop(&mut self) {
         let made = self.made.as_ref().map_or(ptr::null(), |name| name.as_ptr());
-        // SAFETY: a valid port, not used after this; the pool behind its rx ring is still there.
+        // SAFETY: a valid port, not used after this; the pools behind its rx rings are still there.
         unsafe { sys::rl_port_close(self.port, made) }
         OPEN.lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -613,12 +539,6 @@ fn check_mtu(
         });
     }
     Ok(())
-}
-
-/// Bytes of some packets.
-#[inline(always)]
-fn bytes(mbufs: &[super::Mbuf]) -> u64 {
-    mbufs.iter().map(|m| m.len() as u64).sum()
 }
 
 fn port_by_name(name: &CStr) -> Option<u16> {

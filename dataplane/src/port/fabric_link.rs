@@ -233,7 +233,7 @@ fn lane(config: &FabricLinkConfig) -> Result<(TxSide, RxSide), PortError> {
     ))
 }
 
-fn eventfd() -> io::Result<OwnedFd> {
+pub(super) fn eventfd() -> io::Result<OwnedFd> {
     // SAFETY: a new descriptor, owned from here on.
     unsafe {
         match libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) {
@@ -244,7 +244,7 @@ fn eventfd() -> io::Result<OwnedFd> {
 }
 
 /// Whether `membarrier(2)` can order our memory accesses with those of all running threads of the process.
-fn have_membarrier() -> bool {
+pub(super) fn have_membarrier() -> bool {
     static REGISTERED: OnceLock<bool> = OnceLock::new();
     const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
     // SAFETY: takes no pointers.
@@ -254,7 +254,7 @@ fn have_membarrier() -> bool {
 }
 
 /// Every thread of the process passes a full barrier before this returns.
-fn membarrier() -> bool {
+pub(super) fn membarrier() -> bool {
     const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
     // SAFETY: takes no pointers.
     unsafe { libc::syscall(libc::SYS_membarrier, PRIVATE_EXPEDITED, 0, 0) == 0 }

@@ -3,7 +3,8 @@
 //! direction that is captured when the port is made.
 //!
 //! Frames are [`Mbuf`]s from a [`Mempool`], passed in [`Burst`]s. A port belongs to one lcore; the two ends of a
-//! fabric link may belong to different ones.
+//! fabric link may belong to different ones. A port that several lcores share is made into parts ([`spread`]), each a port to
+//! its lcore.
 //!
 //! **Who outlives whom.** Ports and mempools hold a share of [`Eal`], ethdevs a share of the mempool that fills
 //! their rx ring: whatever the order in which the owners drop their handles, ports close first, then pools are
@@ -17,6 +18,7 @@ mod fabric_link;
 mod mbuf;
 mod memif;
 mod mempool;
+pub mod spread;
 pub(crate) mod spsc;
 
 use std::fmt;
@@ -27,7 +29,7 @@ use roceline_engine::congestion::pfc::{PfcSettings, Threshold};
 
 pub use eal::{Eal, EalConfig, EalThread, Huge};
 pub use error::PortError;
-pub use ethdev::{Ethdev, EthdevConfig, LinkStatus};
+pub use ethdev::{Ethdev, EthdevConfig, EthdevQueue, LinkStatus};
 pub use fabric_link::{FabricEnd, FabricLink, FabricLinkConfig, PRIORITIES, priority_of};
 pub use mbuf::{Burst, Drain, Mbuf};
 pub use mempool::{Mempool, MempoolConfig};
@@ -80,6 +82,11 @@ pub trait Driver: Send + 'static {
 
     /// Becomes readable when packets arrive on an armed port; `None` if the driver cannot tell.
     fn rx_event(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Whether packets come of which no event tells: the port must be looked at now and then.
+    fn is_polled(&self) -> bool {
+        self.rx_event().is_none()
+    }
 
     /// Asks for an event at the next arrival. False if packets may be waiting already: poll, do not sleep. After
     /// true, poll once more before sleeping, as not every driver tells of what came just before.
@@ -239,6 +246,11 @@ impl Port {
     /// See [`Driver::rx_event`].
     pub fn rx_event(&self) -> Option<BorrowedFd<'_>> {
         self.driver().rx_event()
+    }
+
+    /// See [`Driver::is_polled`].
+    pub fn is_polled(&self) -> bool {
+        self.driver().is_polled()
     }
 
     /// See [`Driver::arm_rx`].

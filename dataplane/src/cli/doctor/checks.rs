@@ -15,7 +15,7 @@ use crate::control::client::{Client, ClientError};
 use crate::control::congestion::CongestionReply;
 use crate::control::impair::{ImpairReply, RuleLine};
 use crate::control::neighbours::NeighboursReply;
-use crate::control::query::{Lcore, LcoresReply, Port, PortsReply, Query, VersionReply};
+use crate::control::query::{Lcore, LcoresReply, Port, PortsReply, Query, VersionReply, devices};
 
 /// What a daemon says of itself.
 struct Daemon {
@@ -126,12 +126,7 @@ fn daemon_reachable(socket: &Path, daemon: &Result<Daemon, ClientError>) -> Find
     const WHAT: &str = "daemon";
     match daemon {
         Ok(daemon) => {
-            let devices: Vec<&str> = daemon
-                .lcores
-                .iter()
-                .flat_map(|lcore| &lcore.devices)
-                .map(String::as_str)
-                .collect();
+            let devices = devices(&daemon.lcores);
             let own = env!("CARGO_PKG_VERSION");
             let found = format!(
                 "version {}, process {}, on {}: {}",
@@ -397,13 +392,8 @@ fn end_to_end(socket: &Path, shim: &Path, daemon: &Daemon) -> Finding {
         .lines()
         .filter_map(|line| line.split_ascii_whitespace().next())
         .collect();
-    let unseen: Vec<&str> = daemon
-        .lcores
-        .iter()
-        .flat_map(|lcore| &lcore.devices)
-        .map(String::as_str)
-        .filter(|device| !seen.contains(device))
-        .collect();
+    let mut unseen = devices(&daemon.lcores);
+    unseen.retain(|device| !seen.contains(device));
     if unseen.is_empty() {
         return Finding::ok(WHAT, "ibv_devices sees all devices of the daemon");
     }

@@ -39,8 +39,8 @@ pub(super) const UNSUPPORTED: &[Limit] = &[
         instead: "connect as perftest does without -R",
     },
     Limit {
-        what: "lcores of a NIC",
-        why: "one polling thread serves a NIC with all its programs",
-        instead: "more NICs, each with an [[lcore]] of its own",
+        what: "lcores of a context",
+        why: "all that a program makes of one open device is served by one polling thread",
+        instead: "open the device more than once, with lcore = [0, 1] in [[nic]]",
     },
 ];

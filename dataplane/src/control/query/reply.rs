@@ -237,6 +237,17 @@ pub struct LcoresReply {
     pub lcores: Vec<Lcore>,
 }
 
+/// The devices that some lcores serve, each once: several may serve one.
+pub fn devices(lcores: &[Lcore]) -> Vec<&str> {
+    let mut all: Vec<&str> = Vec::new();
+    for device in lcores.iter().flat_map(|lcore| &lcore.devices) {
+        if !all.contains(&device.as_str()) {
+            all.push(device);
+        }
+    }
+    all
+}
+
 /// A poll loop.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lcore {
@@ -244,7 +255,7 @@ pub struct Lcore {
     pub lcore: u32,
     /// CPU it is pinned to, if any.
     pub cpu: Option<usize>,
-    /// Devices that it owns.
+    /// Devices that it serves, alone or with others.
     pub devices: Vec<String>,
     /// Polls made.
     pub polls: u64,

@@ -1,0 +1,625 @@
+//! A port that several lcores share: each has a part of it, and receives what is for the queue pairs that it owns.
+//!
+//! In flow frames of the port's queues, out they go to the part whose number is in the low bits of their destination QPN. Where the
+//! port has a queue for each part, the hardware spreads frames as it likes (RSS), and each part passes on what is not its own;
+//! where it has one, the first part polls it for all. Frames cross by queues between one producer and one consumer. What is
+//! for no queue pair (ARP, say) is the first part's; what is for a group goes to each.
+//!
+//! A part without a queue sends through the first one. What a NIC sends to itself, to a queue pair of another part, crosses
+//! without having seen the port, and what it sends to a group also goes to the other parts, as members may be there.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering, compiler_fence};
+
+use crossbeam_utils::CachePadded;
+use roceline_engine::congestion::pfc::{PfcSettings, Threshold};
+
+use super::fabric_link::{eventfd, have_membarrier, membarrier};
+use super::spsc::{self, Consumer, Producer};
+use super::{Burst, Counters, Driver, LinkStatus, Mbuf, Mempool, Port, RX_BURST};
+
+/// Frames on their way from one part to another.
+const LANE: usize = 512;
+/// Destination QPN of packets to a group (IBTA 10.5).
+const MULTICAST_QPN: u32 = 0xff_ffff;
+/// Parts at most: what three bits of a QPN tell apart.
+pub const MAX_PARTS: usize = 8;
+
+/// Which part of a NIC this is, by the low bits of its queue pairs' numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PartOf {
+    /// Its number.
+    pub number: u32,
+    /// How many bits; 0: there is no other part.
+    pub bits: u32,
+}
+
+impl PartOf {
+    /// Part `number` of so many.
+    pub fn new(number: usize, parts: usize) -> PartOf {
+        PartOf {
+            number: number as u32,
+            bits: parts.max(1).next_power_of_two().trailing_zeros(),
+        }
+    }
+
+    /// Whether a frame of RoCE is for a queue pair of this part.
+    #[inline]
+    pub fn is_own(self, frame: &[u8]) -> bool {
+        self.bits == 0 || self.owner(frame) == Owner::Part(self.number)
+    }
+
+    /// Whose a frame is; there may be no such part.
+    #[inline]
+    pub fn owner(self, frame: &[u8]) -> Owner {
+        match dest_qpn(frame) {
+            None => Owner::Part(0),
+            Some(MULTICAST_QPN) => Owner::All,
+            Some(qpn) => Owner::Part(qpn & ((1 << self.bits) - 1)),
+        }
+    }
+}
+
+/// Whose a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// That of a part.
+    Part(u32),
+    /// Of each, as members of a group may be anywhere.
+    All,
+}
+
+/// The destination QPN of a frame of RoCE v2, with no more of it looked at than is needed.
+#[inline]
+fn dest_qpn(frame: &[u8]) -> Option<u32> {
+    const UDP: u8 = 17;
+    const ROCE: [u8; 2] = 4791u16.to_be_bytes();
+    let l3 = match frame.get(12..14)? {
+        [0x81, 0x00] => 18,
+        _ => 14,
+    };
+    let (protocol, l4) = match frame.get(l3 - 2..l3)? {
+        [0x08, 0x00] => (
+            frame.get(l3 + 9)?,
+            l3 + 4 * usize::from(frame.get(l3)? & 0xf),
+        ),
+        [0x86, 0xdd] => (frame.get(l3 + 6)?, l3 + 40),
+        _ => return None,
+    };
+    // UDP, and BTH up to the QPN.
+    let head = frame.get(l4..l4 + 16)?;
+    if *protocol != UDP || head[2..4] != ROCE {
+        return None;
+    }
+    Some(u32::from_be_bytes([0, head[13], head[14], head[15]]))
+}
+
+/// Where a part that sleeps hears a knock.
+#[derive(Debug)]
+struct Door {
+    armed: CachePadded<AtomicBool>,
+    event: OwnedFd,
+}
+
+impl Door {
+    /// Wakes the part if it sleeps. What it is to find was shown before.
+    #[inline]
+    fn knock(&self) {
+        // As with fabric links: the sleeper arms, runs membarrier, then looks, so one of the two sees the other.
+        compiler_fence(Ordering::SeqCst);
+        if self.armed.load(Ordering::Relaxed) && self.armed.swap(false, Ordering::AcqRel) {
+            let one = 1u64.to_ne_bytes();
+            // SAFETY: an open eventfd and eight readable bytes. A full counter is readable, too.
+            unsafe { libc::write(self.event.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+        }
+    }
+
+    fn clear(&self) {
+        self.armed.store(false, Ordering::Release);
+        let mut count = [0u8; 8];
+        // SAFETY: an open eventfd and eight writable bytes; without a knock it returns at once.
+        unsafe {
+            libc::read(
+                self.event.as_raw_fd(),
+                count.as_mut_ptr().cast(),
+                count.len(),
+            );
+        }
+    }
+}
+
+/// The way to another part.
+#[derive(Debug)]
+struct Outlet {
+    queue: Producer<Mbuf>,
+    door: Arc<Door>,
+    /// Something was pushed and not shown.
+    pushed: bool,
+}
+
+impl Outlet {
+    #[inline]
+    fn push(&mut self, mbuf: Mbuf) -> Result<(), Mbuf> {
+        self.queue.push(mbuf)?;
+        self.pushed = true;
+        Ok(())
+    }
+
+    #[inline]
+    fn show(&mut self) {
+        if std::mem::take(&mut self.pushed) {
+            self.queue.flush();
+            self.door.knock();
+        }
+    }
+}
+
+/// Kept by the lcore of the part.
+#[derive(Debug, Default)]
+struct Count {
+    crossed: u64,
+    lost: u64,
+    nobody: u64,
+    backpressure: u64,
+}
+
+/// One lcore's part of a port.
+pub struct Spread {
+    part: PartOf,
+    mac: [u8; 6],
+    pool: Arc<Mempool>,
+    /// A queue of the port; the first part always has one.
+    queue: Option<Port>,
+    /// Received, and not handed out yet.
+    received: Burst,
+    /// To the other parts, by number: what they are to receive.
+    to: Vec<Option<Outlet>>,
+    /// From the others, to receive.
+    from: Vec<Consumer<Mbuf>>,
+    /// Whose turn it is among them.
+    next: usize,
+    /// To the first part, to be sent there, from one without a queue.
+    send: Option<Outlet>,
+    /// From such parts.
+    sends: Vec<Consumer<Mbuf>>,
+    /// Being sent for them.
+    sending: Burst,
+    /// Frames at the front of the burst to be sent that other parts have copies of already.
+    copied: usize,
+    door: Arc<Door>,
+    /// An epoll of the door and, if the queue has one, its event; none without `membarrier`.
+    event: Option<OwnedFd>,
+    /// Whether the link is up, as the first part sees it.
+    up: Arc<AtomicBool>,
+    count: Count,
+}
+
+/// Makes a part for each pool. `queues` are queues of one port, the first part's first; parts beyond them share that one.
+///
+/// # Errors
+/// When the process has no file descriptors left.
+pub fn spread(
+    queues: impl Iterator<Item = Port>,
+    mac: [u8; 6],
+    pools: &[Arc<Mempool>],
+) -> io::Result<Vec<Port>> {
+    let parts = pools.len();
+    let mut doors = Vec::new();
+    for _ in 0..parts {
+        doors.push(Arc::new(Door {
+            armed: CachePadded::new(AtomicBool::new(false)),
+            event: eventfd()?,
+        }));
+    }
+    let mut queues = queues.peekable();
+    let up = queues.peek().is_some_and(|port| port.link().up);
+    let up = Arc::new(AtomicBool::new(up));
+    let mut made = Vec::new();
+    for (number, pool) in pools.iter().enumerate() {
+        let queue = queues.next();
+        let port_event = queue.as_ref().and_then(Port::rx_event);
+        let event = match have_membarrier() {
+            true => Some(either(doors[number].event.as_fd(), port_event)?),
+            false => None,
+        };
+        made.push(Spread {
+            part: PartOf::new(number, parts),
+            mac,
+            pool: Arc::clone(pool),
+            queue,
+            received: Burst::new(),
+            to: Vec::new(),
+            from: Vec::new(),
+            next: 0,
+            send: None,
+            sends: Vec::new(),
+            sending: Burst::new(),
+            copied: 0,
+            door: Arc::clone(&doors[number]),
+            event,
+            up: Arc::clone(&up),
+            count: Count::default(),
+        });
+    }
+    let outlet = |queue, to: usize| Outlet {
+        queue,
+        door: Arc::clone(&doors[to]),
+        pushed: false,
+    };
+    for from in 0..parts {
+        for to in 0..parts {
+            let mut way = None;
+            if from != to {
+                let (producer, consumer) = spsc::channel(LANE);
+                way = Some(outlet(producer, to));
+                made[to].from.push(consumer);
+            }
+            made[from].to.push(way);
+        }
+        if made[from].queue.is_none() {
+            let (producer, consumer) = spsc::channel(LANE);
+            made[from].send = Some(outlet(producer, 0));
+            made[0].sends.push(consumer);
+        }
+    }
+    Ok(made.into_iter().map(Port::new).collect())
+}
+
+/// A descriptor that is readable when one of these is.
+fn either(door: BorrowedFd<'_>, port: Option<BorrowedFd<'_>>) -> io::Result<OwnedFd> {
+    // SAFETY: a new descriptor that becomes ours.
+    let epoll = unsafe {
+        match libc::epoll_create1(libc::EPOLL_CLOEXEC) {
+            -1 => return Err(io::Error::last_os_error()),
+            fd => OwnedFd::from_raw_fd(fd),
+        }
+    };
+    for fd in [Some(door), port].into_iter().flatten() {
+        let mut event = libc::epoll_event {
+            events: libc::EPOLLIN as u32,
+            u64: 0,
+        };
+        // SAFETY: open descriptors and a live event, which is only read.
+        let added = unsafe {
+            libc::epoll_ctl(
+                epoll.as_raw_fd(),
+                libc::EPOLL_CTL_ADD,
+                fd.as_raw_fd(),
+                &raw mut event,
+            )
+        };
+        if added != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(epoll)
+}
+
+impl Spread {
+    /// Hands on what the queue brought: to `burst` what is ours, as long as there is room.
+    #[inline]
+    fn hand_on(&mut self, burst: &mut Burst, most: usize) {
+        let Spread {
+            part,
+            pool,
+            received,
+            to,
+            count,
+            ..
+        } = self;
+        received.send_front(|mbuf| match part.owner(mbuf.data()) {
+            Owner::Part(owner) if owner == part.number => {
+                if burst.len() >= most {
+                    return Some(mbuf);
+                }
+                burst.push(mbuf).err()
+            }
+            Owner::Part(owner) => {
+                cross(to, owner, mbuf, count);
+                None
+            }
+            Owner::All => {
+                if burst.len() >= most {
+                    return Some(mbuf);
+                }
+                copy_to_all(to, &mbuf, pool, count);
+                burst.push(mbuf).err()
+            }
+        });
+    }
+
+    /// Sends for parts without a queue.
+    fn send_for_others(&mut self) {
+        let Some(queue) = &mut self.queue else { return };
+        for from in &mut self.sends {
+            while self.sending.len() < RX_BURST {
+                let Some(mbuf) = from.pop() else { break };
+                if self.sending.push(mbuf).is_err() {
+                    break;
+                }
+            }
+            from.flush();
+            if self.sending.is_empty() {
+                continue;
+            }
+            queue.tx_burst(&mut self.sending);
+            if !self.sending.is_empty() {
+                // The port is full: these first, next time.
+                return;
+            }
+        }
+    }
+
+    /// Takes from a burst to be sent what is for queue pairs of the NIC itself, and gives other parts copies of what is for
+    /// groups. What is behind the first `copied` frames is new.
+    #[cold]
+    fn divert(&mut self, burst: &mut Burst) {
+        let mut at = self.copied;
+        while let Some(mbuf) = burst.get(at) {
+            let frame = mbuf.data();
+            let owner = self.part.owner(frame);
+            if owner == Owner::All {
+                copy_to_all(&mut self.to, mbuf, &self.pool, &mut self.count);
+            } else if frame.get(..6) == Some(&self.mac[..]) {
+                if let (Owner::Part(owner), Some(mbuf)) = (owner, burst.take(at)) {
+                    cross(&mut self.to, owner, mbuf, &mut self.count);
+                }
+                continue;
+            }
+            at += 1;
+        }
+    }
+
+    /// Shows the others what they have got.
+    #[inline]
+    fn show(&mut self) {
+        for outlet in self.to.iter_mut().flatten() {
+            outlet.show();
+        }
+    }
+
+    fn is_quiet(&mut self) -> bool {
+        let from = self.from.iter_mut().chain(&mut self.sends);
+        let mut waiting = from.filter_map(|from| (!from.is_empty()).then_some(()));
+        waiting.next().is_none() && self.received.is_empty() && self.sending.is_empty()
+    }
+}
+
+/// Puts a frame on its way to another part. A part that does not keep up loses frames, as a queue of a NIC does.
+#[inline]
+fn cross(to: &mut [Option<Outlet>], owner: u32, mbuf: Mbuf, count: &mut Count) {
+    match to
+        .get_mut(owner as usize)
+        .and_then(Option::as_mut)
+        .map(|to| to.push(mbuf))
+    {
+        Some(Ok(())) => count.crossed += 1,
+        // A queue pair that cannot exist.
+        None => count.nobody += 1,
+        Some(Err(_)) => count.lost += 1,
+    }
+}
+
+/// A copy for each other part.
+#[cold]
+fn copy_to_all(to: &mut [Option<Outlet>], mbuf: &Mbuf, pool: &Mempool, count: &mut Count) {
+    for owner in 0..to.len() {
+        if to[owner].is_none() {
+            continue;
+        }
+        let copy = pool.alloc().and_then(|mut copy| {
+            copy.set_len(mbuf.len())?.copy_from_slice(mbuf.data());
+            Some(copy)
+        });
+        match copy {
+            Some(copy) => cross(to, owner as u32, copy, count),
+            None => count.lost += 1,
+        }
+    }
+}
+
+impl Driver for Spread {
+    fn rx_burst(&mut self, burst: &mut Burst) -> usize {
+        let before = burst.len();
+        let most = before + burst.room().min(RX_BURST);
+        // What others received for us may take half of the room, so that neither starves.
+        let half = match self.queue {
+            Some(_) => most - (most - before) / 2,
+            None => most,
+        };
+        let others = self.from.len();
+        for _ in 0..others {
+            let from = &mut self.from[self.next];
+            self.next = (self.next + 1) % others;
+            let had = burst.len();
+            while burst.len() < half {
+                let Some(mbuf) = from.pop() else { break };
+                if burst.push(mbuf).is_err() {
+                    break;
+                }
+            }
+            if burst.len() > had {
+                from.flush();
+            }
+        }
+        if let Some(queue) = &mut self.queue {
+            if self.received.is_empty() {
+                queue.rx_burst(&mut self.received);
+            }
+            if !self.received.is_empty() {
+                self.hand_on(burst, most);
+                self.show();
+            }
+            if !self.sends.is_empty() {
+                self.send_for_others();
+            }
+        }
+        burst.len() - before
+    }
+
+    fn tx_burst(&mut self, burst: &mut Burst) -> usize {
+        let offered = burst.len();
+        let is_special = |mbuf: &Mbuf| {
+            let frame = mbuf.data();
+            frame.first().is_some_and(|first| first & 1 != 0)
+                || frame.get(..6) == Some(&self.mac[..])
+        };
+        if burst.iter().skip(self.copied).any(is_special) {
+            self.divert(burst);
+            self.show();
+        }
+        match (&mut self.queue, &mut self.send) {
+            (Some(queue), _) => {
+                queue.tx_burst(burst);
+            }
+            (None, Some(send)) => {
+                burst.send_front(|mbuf| send.push(mbuf).err());
+                send.show();
+                self.count.backpressure += u64::from(!burst.is_empty());
+            }
+            (None, None) => burst.clear(),
+        }
+        self.copied = burst.len();
+        offered - burst.len()
+    }
+
+    fn counters(&self) -> Counters {
+        let mut all = match &self.queue {
+            Some(queue) => queue.counters(),
+            None => vec![("tx_backpressure", self.count.backpressure)],
+        };
+        all.push(("lcore_crossed", self.count.crossed));
+        all.push(("lcore_lost", self.count.lost));
+        all.push(("lcore_nobody", self.count.nobody));
+        all
+    }
+
+    fn link(&self) -> LinkStatus {
+        match &self.queue {
+            Some(queue) if self.part.number == 0 => {
+                let link = queue.link();
+                self.up.store(link.up, Ordering::Relaxed);
+                link
+            }
+            _ => LinkStatus {
+                up: self.up.load(Ordering::Relaxed),
+                speed_mbps: None,
+            },
+        }
+    }
+
+    /// The first part's order is the port's; each part keeps its own frames back.
+    fn set_link(&mut self, up: bool) {
+        // What waits to be sent is lost while the link is down.
+        self.copied = 0;
+        if self.part.number == 0 {
+            if let Some(queue) = &mut self.queue {
+                queue.set_link(up);
+            }
+        }
+    }
+
+    /// Pauses are of a whole port, and its parts would contradict each other.
+    fn set_pause(&mut self, _settings: &PfcSettings, _threshold: Threshold) -> bool {
+        false
+    }
+
+    fn mac(&self) -> Option<[u8; 6]> {
+        self.queue.as_ref().and_then(Port::mac)
+    }
+
+    fn rx_event(&self) -> Option<BorrowedFd<'_>> {
+        self.event.as_ref().map(AsFd::as_fd)
+    }
+
+    fn is_polled(&self) -> bool {
+        self.event.is_none() || self.queue.as_ref().is_some_and(Port::is_polled)
+    }
+
+    fn arm_rx(&mut self) -> bool {
+        if self.event.is_none() {
+            return false;
+        }
+        self.door.armed.store(true, Ordering::SeqCst);
+        let queue = self.queue.as_mut();
+        let queue = queue.filter(|queue| queue.rx_event().is_some());
+        let quiet = membarrier() && queue.is_none_or(Port::arm_rx) && self.is_quiet();
+        if !quiet {
+            self.disarm_rx();
+        }
+        quiet
+    }
+
+    fn disarm_rx(&mut self) {
+        self.door.clear();
+        let queue = self.queue.as_mut();
+        if let Some(queue) = queue.filter(|queue| queue.rx_event().is_some()) {
+            queue.disarm_rx();
+        }
+    }
+
+    fn maintain(&mut self) {
+        if let Some(queue) = &mut self.queue {
+            queue.maintain();
+        }
+    }
+
+    fn describe(&self) -> String {
+        let (part, parts) = (self.part.number + 1, self.to.len());
+        match &self.queue {
+            Some(queue) => format!("{}, part {part} of {parts}", queue.describe()),
+            None => format!("part {part} of {parts}, by the queue of part 1"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(l3: usize, version: u8, port: u16, qpn: u32) -> Vec<u8> {
+        let mut frame = vec![0; 120];
+        if l3 == 18 {
+            frame[12..14].copy_from_slice(&[0x81, 0x00]);
+        }
+        let (ether_type, l4) = match version {
+            4 => ([0x08, 0x00], l3 + 20),
+            _ => ([0x86, 0xdd], l3 + 40),
+        };
+        frame[l3 - 2..l3].copy_from_slice(&ether_type);
+        match version {
+            4 => (frame[l3], frame[l3 + 9]) = (0x45, 17),
+            _ => (frame[l3], frame[l3 + 6]) = (0x60, 17),
+        }
+        frame[l4 + 2..l4 + 4].copy_from_slice(&port.to_be_bytes());
+        frame[l4 + 12..l4 + 16].copy_from_slice(&qpn.to_be_bytes());
+        frame
+    }
+
+    #[test]
+    fn the_low_bits_of_a_queue_pair_name_its_part() {
+        let part = PartOf::new(2, 3);
+        assert_eq!((part.number, part.bits), (2, 2));
+        assert_eq!(
+            [1, 2, 4, 5, 8].map(|n| PartOf::new(0, n).bits),
+            [0, 1, 2, 3, 3]
+        );
+        for (l3, version) in [(14, 4), (18, 4), (14, 6), (18, 6)] {
+            let owner = |port, qpn| part.owner(&frame(l3, version, port, qpn));
+            assert_eq!(owner(4791, 0x1236), Owner::Part(2));
+            assert_eq!(owner(4791, 0x1235), Owner::Part(1));
+            assert_eq!(owner(4791, 0xff_ffff), Owner::All);
+            assert_eq!(owner(4790, 0x1236), Owner::Part(0));
+            let whole = frame(l3, version, 4791, 0x1236);
+            assert!(part.is_own(&whole) && !PartOf::new(1, 3).is_own(&whole));
+            assert!(PartOf::new(0, 1).is_own(&whole));
+            for len in 0..whole.len() {
+                // Cut short it is nobody's in particular, and no harm.
+                let is = part.owner(&whole[..len]);
+                assert!(is == Owner::Part(0) || is == Owner::Part(2));
+            }
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! A port in parts, for several lcores, with real mbufs: each part gets what is for its queue pairs and sends by the port's
+//! one queue; what the NIC sends to itself and to groups crosses; a part that sleeps is woken. EAL starts once per process, so
+//! this file is one test whose parts run in order.
+
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::thread;
+
+use roceline::port::spread::{PartOf, spread};
+use roceline::port::{
+    Burst, Driver, Eal, EalConfig, FabricEnd, FabricLink, FabricLinkConfig, Huge, Mbuf, Mempool,
+    MempoolConfig, Port,
+};
+
+const OWN: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const OTHER: [u8; 6] = [2, 0, 0, 0, 0, 2];
+const GROUP: [u8; 6] = [0x01, 0x00, 0x5e, 1, 2, 3];
+
+#[test]
+fn parts_of_a_port() {
+    let config = EalConfig {
+        huge: Huge::Never,
+        mem_mb: 64,
+        ..EalConfig::default()
+    };
+    let eal = Eal::init(&config).unwrap();
+    let pool = Mempool::new(
+        &eal,
+        &MempoolConfig {
+            count: 4096,
+            ..MempoolConfig::default()
+        },
+    )
+    .unwrap();
+    each_part_gets_what_is_its_own(&pool);
+    assert_eq!(pool.available(), 4096);
+    all_send_by_the_queue_of_the_first(&pool);
+    assert_eq!(pool.available(), 4096);
+    what_a_nic_sends_to_itself_crosses(&pool);
+    assert_eq!(pool.available(), 4096);
+    what_is_for_a_group_goes_to_all(&pool);
+    assert_eq!(pool.available(), 4096);
+    a_part_that_does_not_look_holds_up_nobody(&pool);
+    assert_eq!(pool.available(), 4096);
+    the_link_is_that_of_the_first(&pool);
+    assert_eq!(pool.available(), 4096);
+    a_sleeping_part_is_woken(&eal, &pool);
+    assert_eq!(pool.available(), 4096);
+}
+
+/// The parts of one end of a link, and the other end.
+fn parts(pool: &Arc<Mempool>, count: usize) -> (Vec<Port>, FabricEnd) {
+    let (ours, theirs) = FabricLink::pair(&FabricLinkConfig::default()).unwrap();
+    let pools: Vec<_> = (0..count).map(|_| Arc::clone(pool)).collect();
+    let parts = spread(std::iter::once(Port::new(ours)), OWN, &pools).unwrap();
+    (parts, theirs)
+}
+
+/// RoCE v2 over IPv4, as far as anybody looks at it here.
+fn frame(pool: &Mempool, to: [u8; 6], qpn: u32, mark: u8) -> Mbuf {
+    let mut mbuf = pool.alloc().unwrap();
+    let data = mbuf.append(80).unwrap();
+    data.fill(0);
+    data[..6].copy_from_slice(&to);
+    data[12..15].copy_from_slice(&[0x08, 0x00, 0x45]);
+    data[23] = 17;
+    data[36..38].copy_from_slice(&4791u16.to_be_bytes());
+    data[46..50].copy_from_slice(&qpn.to_be_bytes());
+    data[79] = mark;
+    mbuf
+}
+
+fn send(port: &mut Port, mbufs: Vec<Mbuf>) {
+    let mut burst = Burst::new();
+    for mbuf in mbufs {
+        assert!(burst.push(mbuf).is_ok());
+    }
+    let count = burst.len();
+    assert_eq!(port.tx_burst(&mut burst), count);
+}
+
+fn send_end(end: &mut FabricEnd, mbufs: Vec<Mbuf>) {
+    let mut burst = Burst::new();
+    for mbuf in mbufs {
+        assert!(burst.push(mbuf).is_ok());
+    }
+    end.tx_burst(&mut burst);
+    assert!(burst.is_empty());
+}
+
+/// The marks of what has come.
+fn marks(port: &mut Port) -> Vec<u8> {
+    let mut burst = Burst::new();
+    port.rx_burst(&mut burst);
+    burst.iter().map(|mbuf| mbuf.data()[79]).collect()
+}
+
+fn counter(port: &Port, name: &str) -> u64 {
+    let counters = port.counters();
+    counters.iter().filter(|c| c.0 == name).map(|c| c.1).sum()
+}
+
+fn each_part_gets_what_is_its_own(pool: &Arc<Mempool>) {
+    let (mut parts, mut end) = parts(pool, 3);
+    let own = |number| PartOf::new(number, 3);
+    assert_eq!(own(2).bits, 2);
+    let frames = (0..24u8).map(|mark| frame(pool, OWN, 0x100 + u32::from(mark % 4), mark));
+    let mut frames: Vec<_> = frames.collect();
+    // Not RoCE: the first part's.
+    frames[0].data_mut()[12..14].copy_from_slice(&[0x08, 0x06]);
+    send_end(&mut end, frames);
+    assert_eq!(marks(&mut parts[1]), [0; 0], "nobody has looked yet");
+    assert_eq!(marks(&mut parts[0]), [0, 4, 8, 12, 16, 20]);
+    assert_eq!(marks(&mut parts[2]), [2, 6, 10, 14, 18, 22]);
+    assert_eq!(marks(&mut parts[1]), [1, 5, 9, 13, 17, 21]);
+    assert_eq!(counter(&parts[0], "lcore_crossed"), 12);
+    // Part 3 does not exist.
+    assert_eq!(counter(&parts[0], "lcore_nobody"), 6);
+}
+
+fn all_send_by_the_queue_of_the_first(pool: &Arc<Mempool>) {
+    let (mut parts, end) = parts(pool, 3);
+    let mut end = Port::new(end);
+    for (part, mark) in [(1, 1), (2, 2), (0, 3)] {
+        send(&mut parts[part], vec![frame(pool, OTHER, 0x55, mark)]);
+    }
+    assert_eq!(marks(&mut end), [3], "the others wait for the first part");
+    assert_eq!(marks(&mut parts[0]), [0; 0]);
+    assert_eq!(marks(&mut end), [1, 2]);
+    assert_eq!(counter(&parts[0], "tx_packets"), 3);
+    // Order within a part, however many.
+    let mut sent = 0..200u8;
+    let mut got = Vec::new();
+    while got.len() < 200 {
+        let mbufs = sent.by_ref().take(20).map(|m| frame(pool, OTHER, 1, m));
+        send(&mut parts[2], mbufs.collect());
+        marks(&mut parts[0]);
+        got.extend(marks(&mut end));
+    }
+    assert!(got.iter().copied().eq(0..200));
+}
+
+fn what_a_nic_sends_to_itself_crosses(pool: &Arc<Mempool>) {
+    let (mut parts, end) = parts(pool, 2);
+    let mut end = Port::new(end);
+    let mixed = [
+        (OWN, 0x10, 1),
+        (OTHER, 0x10, 2),
+        (OWN, 0x12, 3),
+        (OTHER, 0x11, 4),
+    ];
+    let mixed = mixed.map(|(to, qpn, mark)| frame(pool, to, qpn, mark));
+    send(&mut parts[1], mixed.into());
+    assert_eq!(marks(&mut parts[0]), [1, 3]);
+    assert_eq!(marks(&mut end), [2, 4]);
+    send(&mut parts[0], vec![frame(pool, OWN, 0x11, 5)]);
+    assert_eq!(marks(&mut parts[1]), [5]);
+    assert_eq!(marks(&mut end), [0; 0]);
+}
+
+fn what_is_for_a_group_goes_to_all(pool: &Arc<Mempool>) {
+    let (mut parts, end) = parts(pool, 3);
+    let mut end = Port::new(end);
+    send(&mut end, vec![frame(pool, GROUP, 0xff_ffff, 1)]);
+    for part in &mut parts {
+        assert_eq!(marks(part), [1]);
+    }
+    send(&mut parts[1], vec![frame(pool, GROUP, 0xff_ffff, 2)]);
+    assert_eq!(marks(&mut parts[0]), [2]);
+    assert_eq!(marks(&mut parts[2]), [2]);
+    assert_eq!(
+        marks(&mut parts[1]),
+        [0; 0],
+        "its own members have had theirs"
+    );
+    assert_eq!(marks(&mut end), [2]);
+}
+
+fn a_part_that_does_not_look_holds_up_nobody(pool: &Arc<Mempool>) {
+    let (mut parts, mut end) = parts(pool, 2);
+    let mut got = 0;
+    for round in 0..100u8 {
+        let mbufs = (0..16).map(|n| frame(pool, OWN, n, round));
+        send_end(&mut end, mbufs.collect());
+        got += marks(&mut parts[0]).len();
+    }
+    assert_eq!(got, 800);
+    let (crossed, lost) = ("lcore_crossed", "lcore_lost");
+    let [crossed, lost] = [crossed, lost].map(|name| counter(&parts[0], name));
+    assert_eq!(crossed + lost, 800);
+    assert!(crossed >= 256 && lost > 0, "{crossed} {lost}");
+}
+
+fn the_link_is_that_of_the_first(pool: &Arc<Mempool>) {
+    let (mut parts, end) = parts(pool, 2);
+    assert!(parts.iter().all(|part| part.link().up));
+    drop(end);
+    assert!(!parts[0].link().up);
+    assert!(!parts[1].link().up);
+    parts[1].set_link(false);
+    send(&mut parts[1], vec![frame(pool, OTHER, 1, 1)]);
+    assert_eq!(counter(&parts[1], "tx_link_down"), 1);
+}
+
+/// Both parts sleep on their descriptors whenever they may; a wake-up that is lost ends in the time-out.
+fn a_sleeping_part_is_woken(eal: &Eal, pool: &Arc<Mempool>) {
+    const FRAMES: u32 = 2000;
+    let (mut all, mut end) = parts(pool, 2);
+    if !all[0].has_rx_interrupt() {
+        println!("skipped: membarrier(2) is not available here");
+        return;
+    }
+    assert!(all.iter().all(|part| !part.is_polled()));
+    let threads: Vec<_> = all
+        .drain(..)
+        .enumerate()
+        .map(|(number, mut part)| {
+            let eal = eal.clone();
+            thread::spawn(move || {
+                let _thread = eal.register_thread().unwrap();
+                let (mut burst, mut received, mut slept) = (Burst::new(), 0, 0);
+                // The first goes on until the other has all: it polls for both. The last frame of all is its own.
+                while received < FRAMES / 2 {
+                    let got = part.rx_burst(&mut burst);
+                    received += got as u32;
+                    burst.clear();
+                    if got == 0 && part.arm_rx() {
+                        let fd = part.rx_event().unwrap().as_raw_fd();
+                        let mut poll = libc::pollfd {
+                            fd,
+                            events: libc::POLLIN,
+                            revents: 0,
+                        };
+                        // SAFETY: one valid pollfd.
+                        let ready = unsafe { libc::poll(&mut poll, 1, 60_000) };
+                        assert_eq!(ready, 1, "part {number}: a wake-up was lost at {received}");
+                        slept += 1;
+                        part.disarm_rx();
+                    }
+                }
+                (slept, part)
+            })
+        })
+        .collect();
+    for n in 0..FRAMES {
+        send_end(&mut end, vec![frame(pool, OWN, (n + 1) % 2, 0)]);
+        // Long and short gaps, so that arrivals hit every moment of falling asleep.
+        (0..n % 50).for_each(|_| thread::yield_now());
+    }
+    let ends: Vec<_> = threads.into_iter().map(|t| t.join().unwrap()).collect();
+    assert!(ends.iter().all(|(slept, _)| *slept > 0), "one never slept");
+}
