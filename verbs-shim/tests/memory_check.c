@@ -803,41 +803,6 @@ static void case_hold(void)
 	close(fd);
 }
 
-/* How long it takes to register and deregister memory of which every page was touched. */
-static void case_cost(void)
-{
-	static const size_t sizes[] = { 1 << 12, 1 << 16, 1 << 20, 1 << 26, 1 << 30 };
-
-	alarm(0);
-	printf("   %12s %14s %14s\n", "bytes", "register [us]", "deregister [us]");
-	for (unsigned i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-		size_t size = sizes[i];
-		int rounds = size > 1 << 22 ? 3 : 30;
-		double best[2] = { 1e9, 1e9 };
-		uint8_t *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-		check(p != MAP_FAILED, "mmap of %zu bytes: %s", size, strerror(errno));
-		memset(p, 1, size);
-		for (int round = 0; round < rounds; round++) {
-			struct timespec t[3];
-
-			clock_gettime(CLOCK_MONOTONIC, &t[0]);
-			struct ibv_mr *mr = must_register(p, size);
-
-			clock_gettime(CLOCK_MONOTONIC, &t[1]);
-			must_deregister(mr);
-			clock_gettime(CLOCK_MONOTONIC, &t[2]);
-			for (int k = 0; k < 2; k++) {
-				double us = (t[k + 1].tv_sec - t[k].tv_sec) * 1e6 + (t[k + 1].tv_nsec - t[k].tv_nsec) / 1e3;
-
-				best[k] = us < best[k] ? us : best[k];
-			}
-		}
-		printf("   %12zu %14.0f %14.0f\n", size, best[0], best[1]);
-		munmap(p, size);
-	}
-}
-
 static const struct test tests[] = {
 	{ "private", case_private, false }, { "small", case_small, false }, { "overlap", case_overlap, false },
 	{ "advice", case_advice, false }, { "unmapped", case_unmapped, false }, { "moved", case_moved, false },

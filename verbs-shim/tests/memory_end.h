@@ -52,5 +52,6 @@ void case_blocked(void);
 /* Cases of memory_room.c. */
 void case_room(void);
 void case_scattered(void);
+void case_cost(void);
 
 #endif

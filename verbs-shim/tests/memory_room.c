@@ -1,4 +1,4 @@
-/* What mapping costs a program in memory and mappings. */
+/* What mapping costs a program in memory, mappings and time. */
 #include "memory_end.h"
 
 #include <dirent.h>
@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 static int mappings(void)
@@ -129,4 +130,73 @@ void case_scattered(void)
 	expect_shared(p, false, "the first, which is no more");
 	munmap(p, 2 * COUNT * PAGE);
 	munmap(large, LARGE * PAGE);
+}
+
+static double us_of(clockid_t clock)
+{
+	struct timespec t;
+
+	clock_gettime(clock, &t);
+	return t.tv_sec * 1e6 + t.tv_nsec / 1e3;
+}
+
+/* Very many regions, each of a page, with a page between them. */
+static void cost_of_scattered(int count)
+{
+	const clockid_t clocks[] = { CLOCK_MONOTONIC, CLOCK_PROCESS_CPUTIME_ID };
+	struct ibv_mr **mr = calloc(count, sizeof *mr);
+	uint8_t *p = pages(2 * count);
+	double t[3][2];
+
+	check(mr != NULL, "no memory");
+	memset(p, 1, 2 * (size_t)count * PAGE);
+	for (int at = 0; at < 3; at++) {
+		for (int i = 0; i < count && at > 0; i++) {
+			if (at == 1)
+				mr[i] = must_register(p + 2 * i * PAGE, PAGE);
+			else
+				must_deregister(mr[i]);
+		}
+		for (int k = 0; k < 2; k++)
+			t[at][k] = us_of(clocks[k]);
+	}
+	printf("   %4d x 4 KiB, apart: register %.0f us (%.0f of CPU time), deregister %.0f us (%.0f)\n", count,
+	       (t[1][0] - t[0][0]) / count, (t[1][1] - t[0][1]) / count, (t[2][0] - t[1][0]) / count, (t[2][1] - t[1][1]) / count);
+	munmap(p, 2 * (size_t)count * PAGE);
+	free(mr);
+}
+
+/* How long it takes to register and deregister memory of which every page was touched. */
+void case_cost(void)
+{
+	static const size_t sizes[] = { 1 << 12, 1 << 16, 1 << 20, 1 << 26, 1 << 30 };
+
+	alarm(0);
+	printf("   %12s %14s %14s\n", "bytes", "register [us]", "deregister [us]");
+	for (unsigned i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+		size_t size = sizes[i];
+		int rounds = size > 1 << 22 ? 3 : 30;
+		double best[2] = { 1e9, 1e9 };
+		uint8_t *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+		check(p != MAP_FAILED, "mmap of %zu bytes: %s", size, strerror(errno));
+		memset(p, 1, size);
+		for (int round = 0; round < rounds; round++) {
+			double start = us_of(CLOCK_MONOTONIC);
+			struct ibv_mr *mr = must_register(p, size);
+			double registered = us_of(CLOCK_MONOTONIC);
+
+			must_deregister(mr);
+			double end = us_of(CLOCK_MONOTONIC);
+
+			if (registered - start < best[0])
+				best[0] = registered - start;
+			if (end - registered < best[1])
+				best[1] = end - registered;
+		}
+		printf("   %12zu %14.0f %14.0f\n", size, best[0], best[1]);
+		munmap(p, size);
+	}
+	cost_of_scattered(200);
+	cost_of_scattered(1000);
 }
