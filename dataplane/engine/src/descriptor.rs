@@ -114,6 +114,7 @@ impl TxDesc {
 
 impl Default for TxDesc {
     /// An RC SEND ONLY without payload.
+    #[inline]
     fn default() -> TxDesc {
         TxDesc {
             qp: QpId(0),
@@ -143,6 +144,15 @@ pub(crate) fn put<T: Copy>(array: &mut Vec<T>, value: T) {
     place.write(value);
     // SAFETY: there was room for one more, and it was written.
     unsafe { array.set_len(array.len() + 1) };
+}
+
+/// Appends a blank element, to be filled in where it is: a large one that is built elsewhere of small fields and copied in large
+/// pieces waits for each of its stores.
+#[inline(always)]
+pub(crate) fn add<T: Copy + Default>(array: &mut Vec<T>) -> &mut T {
+    put(array, T::default());
+    let last = array.len() - 1;
+    &mut array[last]
 }
 
 #[cold]

@@ -1,15 +1,15 @@
 //! Requests into packets: segmentation, AckReq, window, fence, READ credits.
 
 use super::{MAX_OUTSTANDING, Requester, SendWqe, Wait, answered, complete, local};
-use crate::descriptor::{MemSlice, NO_AH, Payload, Side, TxDesc, put};
-use crate::memory::{Access, AccessError};
+use crate::descriptor::{MemSlice, Payload, Side, TxDesc, add, put};
+use crate::memory::{Access, AccessError, MrTable};
 use crate::time::Nanos;
 use crate::transport::env::Env;
 use crate::transport::journal::Cause;
 use crate::transport::qp::Qp;
 use crate::transport::{responder, sge};
 use crate::verbs::{QpState, WcStatus, WrOpcode};
-use crate::wire::{ExtHeaders, Opcode};
+use crate::wire::Opcode;
 
 /// At least every so many packets one asks for an ACK, so that a long message moves the window.
 const ACK_REQ_EVERY: u32 = 64;
@@ -211,24 +211,18 @@ fn emit_data(
         let offset = packet << shift;
         let len = (total - offset).min(mtu);
         let (first, last) = (packet == 0, packet + 1 == psns);
-        let payload = match payload(r, w, qp.pd, (offset, len), checked, env) {
-            Ok(payload) => payload,
+        let out = &mut *env.out;
+        let desc = add(&mut out.tx);
+        if len > 0 {
+            let (mrs, slices) = (&env.nic.mrs, &mut out.slices);
+            let found = payload(desc, r, w, (offset, len), checked, (mrs, qp.pd), slices);
             // The region went away since the request started.
-            Err(error) => {
+            if let Err(error) = found {
+                out.tx.pop();
                 r.set_error(index, Cause::LocalKey(error));
                 complete(qp, env);
                 break;
             }
-        };
-        let opcode = opcode(op, first, last).of_transport(r.opcode_bits);
-        let mut ext = ExtHeaders::default();
-        if first && writes {
-            ext.va = w.remote_addr;
-            ext.rkey = w.rkey;
-            ext.dma_len = total;
-        }
-        if last && !matches!(op, WrOpcode::Send | WrOpcode::Write) {
-            ext.imm_or_rkey = w.imm;
         }
         outstanding += 1;
         packet += 1;
@@ -239,6 +233,24 @@ fn emit_data(
             || r.since_ack_req + 1 >= ACK_REQ_EVERY
             || (qp.limited && env.now.saturating_sub(r.asked_at) >= ACK_REQ_AFTER);
         let ack_req = wanted & r.reliable;
+        let opcode = opcode(op, first, last).of_transport(r.opcode_bits);
+        desc.qp = qp.id;
+        desc.epoch = qp.tx_epoch;
+        desc.side = Side::Requester;
+        desc.opcode = opcode;
+        desc.ack_req = ack_req;
+        desc.solicited = last && solicited;
+        desc.psn = psn;
+        desc.len = len;
+        desc.tell_fetched = !r.reliable;
+        if first && writes {
+            desc.ext.va = w.remote_addr;
+            desc.ext.rkey = w.rkey;
+            desc.ext.dma_len = total;
+        }
+        if last && !matches!(op, WrOpcode::Send | WrOpcode::Write) {
+            desc.ext.imm_or_rkey = w.imm;
+        }
         if ack_req {
             r.asks(psn, env.now);
             if qp.hears_acks && psn == r.max {
@@ -247,24 +259,6 @@ fn emit_data(
         } else {
             r.since_ack_req += 1;
         }
-        put(
-            &mut env.out.tx,
-            TxDesc {
-                qp: qp.id,
-                ah: NO_AH,
-                dest_qpn: 0,
-                epoch: qp.tx_epoch,
-                side: Side::Requester,
-                opcode,
-                ack_req,
-                solicited: last && solicited,
-                psn,
-                ext,
-                len,
-                payload,
-                tell_fetched: !r.reliable,
-            },
-        );
         let again = psn != r.max;
         qp.journal.sent(env.now, opcode, psn, 0, again);
         r.snd = psn.add(1);
@@ -280,42 +274,41 @@ fn emit_data(
     sent
 }
 
-/// Where the `len` bytes at `offset` of the present request come from.
+/// Says where the `len` bytes at `offset` of the present request come from.
 #[inline]
 fn payload(
+    desc: &mut TxDesc,
     r: &mut Requester,
     w: &SendWqe,
-    pd: u32,
     (offset, len): (u32, u32),
     checked: Option<MemSlice>,
-    env: &mut Env<'_>,
-) -> Result<Payload, AccessError> {
-    if len == 0 {
-        return Ok(Payload::None);
-    }
+    (mrs, pd): (&MrTable, u32),
+    slices: &mut Vec<MemSlice>,
+) -> Result<(), AccessError> {
     if w.inline() {
         let slot = w.slot;
-        return Ok(Payload::Inline { slot, offset });
+        desc.payload = Payload::Inline { slot, offset };
+        return Ok(());
     }
-    let (mrs, slices) = (&env.nic.mrs, &mut env.out.slices);
     let right = Access::LOCAL_READ;
-    if w.num_sge != 1 {
+    let (first, count) = if w.num_sge == 1 {
+        let first = slices.len() as u32;
+        match checked {
+            Some(slice) => put(slices, slice),
+            None => {
+                let addr = w.sge.addr.wrapping_add(u64::from(offset));
+                put(slices, mrs.check(w.sge.lkey, pd, addr, len, right)?);
+            }
+        }
+        (first, 1)
+    } else {
         let index = r.cur;
         let (cursor, sges) = r.tx_sges(index);
         cursor.seek(index, sges, offset);
-        let (first, count) = cursor.slice(sges, len, right, pd, mrs, slices)?;
-        return Ok(Payload::Memory { first, count });
-    }
-    let slice = match checked {
-        Some(slice) => slice,
-        None => {
-            let addr = w.sge.addr.wrapping_add(u64::from(offset));
-            mrs.check(w.sge.lkey, pd, addr, len, right)?
-        }
+        cursor.slice(sges, len, right, pd, mrs, slices)?
     };
-    let first = slices.len() as u32;
-    put(slices, slice);
-    Ok(Payload::Memory { first, count: 1 })
+    desc.payload = Payload::Memory { first, count };
+    Ok(())
 }
 
 /// The request of a READ, or of what a retry still misses of it. It takes the PSNs of all its responses.
@@ -329,27 +322,21 @@ fn emit_read(qp: &mut Qp, env: &mut Env<'_>) -> bool {
     let answered = r.snd.sub(w.first.get()).get();
     let offset = answered << shift;
     let psns = w.psns - answered;
-    let desc = TxDesc {
-        qp: qp.id,
-        ah: NO_AH,
-        dest_qpn: 0,
-        epoch: qp.tx_epoch,
-        side: Side::Requester,
-        opcode: Opcode::RC_READ_REQUEST,
-        ack_req: true,
-        solicited: false,
-        psn: r.snd,
-        ext: ExtHeaders {
-            va: w.remote_addr.wrapping_add(u64::from(offset)),
-            rkey: w.rkey,
-            dma_len: w.len - offset,
-            ..ExtHeaders::default()
-        },
-        len: 0,
-        payload: Payload::None,
-        tell_fetched: false,
-    };
-    put(&mut env.out.tx, desc);
+    let (va, rkey, dma_len) = (
+        w.remote_addr.wrapping_add(u64::from(offset)),
+        w.rkey,
+        w.len - offset,
+    );
+    let desc = add(&mut env.out.tx);
+    desc.qp = qp.id;
+    desc.epoch = qp.tx_epoch;
+    desc.side = Side::Requester;
+    desc.opcode = Opcode::RC_READ_REQUEST;
+    desc.ack_req = true;
+    desc.psn = r.snd;
+    desc.ext.va = va;
+    desc.ext.rkey = rkey;
+    desc.ext.dma_len = dma_len;
     r.asks(r.snd.add(psns - 1), env.now);
     let (psn, again) = (r.snd, r.snd != r.max);
     let opcode = Opcode::RC_READ_REQUEST;

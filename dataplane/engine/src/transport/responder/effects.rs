@@ -45,6 +45,18 @@ pub(super) struct Received {
     pub from: Option<Sender>,
 }
 
+impl Received {
+    const NONE: Received = Received {
+        wr_id: 0,
+        byte_len: 0,
+        imm: None,
+        invalidate: None,
+        opcode: WcOpcode::Recv,
+        solicited: false,
+        from: None,
+    };
+}
+
 /// Who sent a datagram, as far as its completion says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sender {
@@ -203,7 +215,7 @@ impl Effects {
     }
 
     /// The same for an entry that completes a receive request.
-    #[inline]
+    #[inline(always)]
     pub fn push_received(&mut self, effect: Effect, received: Received) {
         let effect = Effect {
             receives: true,
@@ -211,11 +223,11 @@ impl Effects {
         };
         self.push(effect);
         let at = slot(self.tail.wrapping_sub(1));
-        match self.received.get_mut(at) {
-            Some(place) => *place = received,
+        if at >= self.received.len() {
             // Those before it, if any, had none.
-            None => self.received.resize(at + 1, received),
+            self.received.resize(at + 1, Received::NONE);
         }
+        self.received[at] = received;
     }
 
     /// Puts a NAK at the end. False if there is no room: then silence, and the peer's timer, must do.

@@ -24,13 +24,13 @@ use super::MAX_PENDING;
 use super::sge::Cursor;
 use super::state::MAX_RD_ATOMIC;
 use crate::Nanos;
-use crate::descriptor::{NO_AH, Payload, Side, TxDesc, put};
+use crate::descriptor::{Side, add};
 use crate::transport::env::Env;
 use crate::transport::prefetch;
 use crate::transport::qp::Qp;
 use crate::verbs::{QpAttr, RecvWr};
 use crate::wire::aeth::{Aeth, Syndrome};
-use crate::wire::{ExtHeaders, Opcode, Operation, Psn};
+use crate::wire::{Opcode, Operation, Psn};
 use effects::Effects;
 use read::ReadJob;
 
@@ -192,29 +192,14 @@ fn emit_ack(qp: &mut Qp, psn: Psn, syndrome: Syndrome, env: &mut Env<'_>) {
     let r = &mut qp.resp;
     r.ack_owed = false;
     r.reack = false;
-    let desc = TxDesc {
-        qp: qp.id,
-        ah: NO_AH,
-        dest_qpn: 0,
-        epoch: qp.tx_epoch,
-        side: Side::Responder,
-        opcode: Opcode::RC_ACK,
-        ack_req: false,
-        solicited: false,
-        psn,
-        ext: ExtHeaders {
-            aeth: Aeth {
-                syndrome,
-                msn: r.msn,
-            }
-            .raw(),
-            ..ExtHeaders::default()
-        },
-        len: 0,
-        payload: Payload::None,
-        tell_fetched: false,
-    };
-    put(&mut env.out.tx, desc);
+    let msn = r.msn;
+    let desc = add(&mut env.out.tx);
+    desc.qp = qp.id;
+    desc.epoch = qp.tx_epoch;
+    desc.side = Side::Responder;
+    desc.opcode = Opcode::RC_ACK;
+    desc.psn = psn;
+    desc.ext.aeth = Aeth { syndrome, msn }.raw();
     let journal = &mut qp.journal;
     journal.sent(env.now, Opcode::RC_ACK, psn, syndrome.raw(), false);
 }

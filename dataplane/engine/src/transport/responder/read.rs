@@ -3,7 +3,7 @@
 
 use super::Responder;
 use super::effects::{drain, fatal};
-use crate::descriptor::{NO_AH, Payload, Side, TxDesc, put};
+use crate::descriptor::{Payload, Side, add, put};
 use crate::memory::Access;
 use crate::transport::env::{Env, count};
 use crate::transport::journal::Cause;
@@ -11,7 +11,7 @@ use crate::transport::qp::Qp;
 use crate::transport::state::MAX_RD_ATOMIC;
 use crate::verbs::AsyncKind;
 use crate::wire::aeth::{Aeth, Syndrome};
-use crate::wire::{ExtHeaders, Opcode, Operation, Packet, Psn};
+use crate::wire::{Opcode, Operation, Packet, Psn};
 
 /// A READ, or another request that has an answer of its own, that was accepted.
 #[derive(Clone, Copy, Debug)]
@@ -174,9 +174,8 @@ fn respond(qp: &mut Qp, env: &mut Env<'_>) {
     let at = psn.sub(job.first.get()).get();
     let offset = at << shift;
     let len = (job.len - offset).min(mtu);
-    let payload = if len == 0 {
-        Payload::None
-    } else {
+    let mut memory = None;
+    if len > 0 {
         let va = job.va.wrapping_add(u64::from(offset));
         let (key, owner) = (job.rkey, (qp.pd, qp.id));
         match env
@@ -184,13 +183,7 @@ fn respond(qp: &mut Qp, env: &mut Env<'_>) {
             .mrs
             .check_remote(key, owner, va, len, Access::REMOTE_READ)
         {
-            Ok(slice) => {
-                put(&mut env.out.slices, slice);
-                Payload::Memory {
-                    first: env.out.slices.len() as u32 - 1,
-                    count: 1,
-                }
-            }
+            Ok(slice) => memory = Some(slice),
             // The region went away since the request was accepted.
             Err(error) => {
                 count!(qp, env, resp_remote_access_errors);
@@ -206,7 +199,7 @@ fn respond(qp: &mut Qp, env: &mut Env<'_>) {
                 return;
             }
         }
-    };
+    }
     let (first, last) = (psn == job.start, at + 1 == job.psns);
     let is_atomic = matches!(job.operation, Operation::CompareSwap | Operation::FetchAdd);
     let opcode = match (first, last) {
@@ -219,12 +212,24 @@ fn respond(qp: &mut Qp, env: &mut Env<'_>) {
     job.next = psn.add(1);
     let answered = job.answered;
     job.answered |= last;
-    let mut ext = ExtHeaders::default();
+    let out = &mut *env.out;
+    let desc = add(&mut out.tx);
+    desc.qp = qp.id;
+    desc.epoch = qp.tx_epoch;
+    desc.side = Side::Responder;
+    desc.opcode = opcode;
+    desc.psn = psn;
+    desc.len = len;
+    if let Some(slice) = memory {
+        let first = out.slices.len() as u32;
+        put(&mut out.slices, slice);
+        desc.payload = Payload::Memory { first, count: 1 };
+    }
     if is_atomic {
-        ext.compare = job.value;
+        desc.ext.compare = job.value;
     }
     if first || last {
-        ext.aeth = Aeth {
+        desc.ext.aeth = Aeth {
             syndrome: Syndrome::ACK,
             msn: r.msn,
         }
@@ -243,22 +248,6 @@ fn respond(qp: &mut Qp, env: &mut Env<'_>) {
         r.ack_owed = false;
         r.reack = false;
     }
-    let desc = TxDesc {
-        qp: qp.id,
-        ah: NO_AH,
-        dest_qpn: 0,
-        epoch: qp.tx_epoch,
-        side: Side::Responder,
-        opcode,
-        ack_req: false,
-        solicited: false,
-        psn,
-        ext,
-        len,
-        payload,
-        tell_fetched: false,
-    };
-    put(&mut env.out.tx, desc);
     qp.journal.sent(env.now, opcode, psn, 0, answered);
 }
 
