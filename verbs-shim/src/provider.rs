@@ -7,8 +7,11 @@
 //! trip of `ib_write_lat -s 64` takes 8 us (median) with yields and 10 ms without; unpinned, 10.5 us, and without more
 //! than 10 ms; the bandwidth tests gain up to 10 % and `ib_send_bw -s 64` triples.
 //!
-//! The table's layout is private to rdma-core and tied to its symbol version: it is touched only if that is the one
-//! we know, and by copy.
+//! The table's layout is private to rdma-core. The symbol version of `verbs_set_ops` tells it nearly: 62 and 63 have
+//! the version of 59 with two functions more. So a table is believed to have a layout only if three functions of
+//! libibverbs that the provider puts into it are where they should be ([`Layout::fits`]). It is passed on as it is, and
+//! what replaces functions of it follows in a table of our own: of that libibverbs takes over what is not null, as
+//! providers rely on that call it several times (mlx5).
 
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -17,14 +20,56 @@ use crate::calls::dlopen;
 use crate::view::env;
 use crate::{end, sys};
 
-/// Symbol version of the layout below (rdma-core 44 to 56).
-const VERSION: &CStr = c"IBVERBS_PRIVATE_34";
-/// Functions in `struct verbs_context_ops`.
-const OPS: usize = 76;
-/// Position of `create_cq_ex`.
-const CREATE_CQ_EX: usize = 16;
-/// Position of `poll_cq`.
-const POLL_CQ: usize = 53;
+/// Where the functions that matter here are in `struct verbs_context_ops` (`libibverbs/driver.h`).
+#[derive(Debug)]
+struct Layout {
+    /// Symbol version of `verbs_set_ops`.
+    version: &'static CStr,
+    create_cq_ex: usize,
+    poll_cq: usize,
+    /// `attach_mcast`, `detach_mcast` and `req_notify_cq`: the rxe provider has libibverbs' own there ([`COMMANDS`]).
+    commands: [usize; 3],
+}
+
+/// By version, oldest first. rdma-core 65 was not released when its row was written, from its sources of August 2026.
+#[rustfmt::skip]
+static LAYOUTS: [Layout; 6] = [
+    // rdma-core 44 to 56
+    Layout { version: c"IBVERBS_PRIVATE_34", create_cq_ex: 16, poll_cq: 53, commands: [9, 38, 69] },
+    // 57, 58
+    Layout { version: c"IBVERBS_PRIVATE_57", create_cq_ex: 16, poll_cq: 53, commands: [9, 38, 69] },
+    // 59 to 61
+    Layout { version: c"IBVERBS_PRIVATE_59", create_cq_ex: 17, poll_cq: 55, commands: [10, 40, 72] },
+    // 62, 63
+    Layout { version: c"IBVERBS_PRIVATE_59", create_cq_ex: 17, poll_cq: 56, commands: [10, 40, 74] },
+    // 64
+    Layout { version: c"IBVERBS_PRIVATE_64", create_cq_ex: 18, poll_cq: 58, commands: [11, 41, 76] },
+    // 65
+    Layout { version: c"IBVERBS_PRIVATE_65", create_cq_ex: 19, poll_cq: 62, commands: [11, 43, 84] },
+];
+/// Functions of libibverbs at [`Layout::commands`].
+const COMMANDS: [&CStr; 3] = [
+    c"ibv_cmd_attach_mcast",
+    c"ibv_cmd_detach_mcast",
+    c"ibv_cmd_req_notify_cq",
+];
+/// More functions than any version has: of a table that replaces some.
+const OPS: usize = 256;
+
+impl Layout {
+    /// Whether `ops` has the functions of libibverbs where this layout has them.
+    ///
+    /// # Safety
+    /// `ops` is a function table of libibverbs' version `self.version`.
+    unsafe fn fits(&self, ops: *const Function, commands: &[Function; 3]) -> bool {
+        self.commands.iter().zip(commands).all(|(at, command)| {
+            // SAFETY: no table of that version is shorter than this layout up to here (79 functions of 59, of which
+            // the row of 62 reads the 75th).
+            !command.is_null() && unsafe { *ops.add(*at) } == *command
+        })
+    }
+}
+
 /// With `auto`, empty polls yield on machines with this many CPUs or fewer: the NIC's lcore and two programs, the
 /// least there is, do not fit on them.
 const CROWDED: usize = 2;
@@ -66,40 +111,66 @@ static YIELDS: AtomicBool = AtomicBool::new(false);
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn verbs_set_ops(context: *mut c_void, ops: *const Function) {
     let owner = Owner::of(ops.cast());
-    let (real, known) = owner.find();
-    let Some(real) = real else {
+    let Some(found) = owner.find() else {
         // Whoever called us has libibverbs loaded, so this does not happen.
         return;
     };
     // SAFETY: by the caller's promise.
+    unsafe { (found.set_ops)(context, ops) };
+    // SAFETY: the version is that of the library whose table it is.
+    let Some(layout) = (unsafe { found.layout(ops) }).filter(|_| owner.is_rxe) else {
+        return;
+    };
+    YIELDS.store(yields(), Ordering::Relaxed);
+    let mut ours = [std::ptr::null_mut(); OPS];
+    // SAFETY: both are within the table, whose layout this is.
     unsafe {
-        if known && owner.is_rxe {
-            YIELDS.store(yields(), Ordering::Relaxed);
-            let mut copy = [std::ptr::null_mut(); OPS];
-            std::ptr::copy_nonoverlapping(ops, copy.as_mut_ptr(), OPS);
-            patch(
-                &mut copy[POLL_CQ],
-                &REAL_POLL_CQ,
-                poll_cq as PollCq as Function,
-            );
-            let create = create_cq_ex as CreateCqEx as Function;
-            patch(&mut copy[CREATE_CQ_EX], &REAL_CREATE_CQ_EX, create);
-            real(context, copy.as_ptr());
-        } else {
-            real(context, ops);
-        }
+        ours[layout.poll_cq] = replace(
+            *ops.add(layout.poll_cq),
+            &REAL_POLL_CQ,
+            poll_cq as PollCq as Function,
+        );
+        ours[layout.create_cq_ex] = replace(
+            *ops.add(layout.create_cq_ex),
+            &REAL_CREATE_CQ_EX,
+            create_cq_ex as CreateCqEx as Function,
+        );
+    }
+    // SAFETY: the context is the caller's, and the table longer than libibverbs reads.
+    unsafe { (found.set_ops)(context, ours.as_ptr()) };
+}
+
+/// `ours`, if `real` is, or becomes, what was there; else null, for nothing.
+fn replace(was: Function, real: &AtomicPtr<c_void>, ours: Function) -> Function {
+    let (order, null) = (Ordering::Relaxed, std::ptr::null_mut());
+    if was.is_null() {
+        return null;
+    }
+    if real.compare_exchange(null, was, order, order).is_ok() || real.load(order) == was {
+        ours
+    } else {
+        null
     }
 }
 
-/// Puts `ours` in `slot` if `real` is, or becomes, what was there.
-fn patch(slot: &mut Function, real: &AtomicPtr<c_void>, ours: Function) {
-    let was = *slot;
-    if was.is_null() {
-        return;
-    }
-    let (order, null) = (Ordering::Relaxed, std::ptr::null_mut());
-    if real.compare_exchange(null, was, order, order).is_ok() || real.load(order) == was {
-        *slot = ours;
+/// The real `verbs_set_ops`.
+struct Found {
+    set_ops: SetOps,
+    /// Its symbol version, where it is one that we know.
+    version: Option<&'static CStr>,
+    /// [`COMMANDS`] of the same library.
+    commands: [Function; 3],
+}
+
+impl Found {
+    /// # Safety
+    /// `ops` is a function table of that library's.
+    unsafe fn layout(&self, ops: *const Function) -> Option<&'static Layout> {
+        let version = self.version?;
+        LAYOUTS.iter().find(|layout| {
+            // SAFETY: as the caller promises.
+            layout.version == version && unsafe { layout.fits(ops, &self.commands) }
+        })
     }
 }
 
@@ -133,9 +204,9 @@ impl Owner {
         }
     }
 
-    /// The real `verbs_set_ops`, and whether it is of the version that we know. libibverbs may have been loaded out
-    /// of the global scope (`dlopen` with RTLD_LOCAL), so three places are tried.
-    fn find(&self) -> (Option<SetOps>, bool) {
+    /// The real `verbs_set_ops`. libibverbs may have been loaded out of the global scope (`dlopen` with RTLD_LOCAL), so
+    /// three places are tried, with each version that we know and then without.
+    fn find(&self) -> Option<Found> {
         const NAME: &CStr = c"verbs_set_ops";
         // SAFETY: C strings; without RTLD_NOLOAD's library the handle is null. It stays open, as libibverbs does.
         let library = || unsafe {
@@ -146,7 +217,8 @@ impl Owner {
         };
         let places: [&dyn Fn() -> *mut c_void; 3] =
             [&|| self.handle, &|| libc::RTLD_NEXT, &library];
-        for known in [true, false] {
+        let versions = LAYOUTS.iter().map(|layout| Some(layout.version));
+        for version in versions.chain([None]) {
             for place in places {
                 let handle = place();
                 if handle.is_null() {
@@ -154,23 +226,25 @@ impl Owner {
                 }
                 // SAFETY: a handle or RTLD_NEXT, and C strings.
                 let p = unsafe {
-                    if known {
-                        libc::dlvsym(handle, NAME.as_ptr(), VERSION.as_ptr())
-                    } else {
-                        libc::dlsym(handle, NAME.as_ptr())
+                    match version {
+                        Some(version) => libc::dlvsym(handle, NAME.as_ptr(), version.as_ptr()),
+                        None => libc::dlsym(handle, NAME.as_ptr()),
                     }
                 };
                 let ours = verbs_set_ops as SetOps as Function;
                 if !p.is_null() && p != ours {
-                    // SAFETY: the function of that name has this prototype.
-                    return (
-                        Some(unsafe { std::mem::transmute::<Function, SetOps>(p) }),
-                        known,
-                    );
+                    return Some(Found {
+                        // SAFETY: the function of that name has this prototype.
+                        set_ops: unsafe { std::mem::transmute::<Function, SetOps>(p) },
+                        version,
+                        // SAFETY: as above.
+                        commands: COMMANDS
+                            .map(|name| unsafe { libc::dlsym(handle, name.as_ptr()) }),
+                    });
                 }
             }
         }
-        (None, false)
+        None
     }
 }
 
@@ -207,15 +281,13 @@ unsafe extern "C" fn create_cq_ex(context: *mut c_void, attr: *mut c_void) -> *m
     unsafe {
         let cq = std::mem::transmute::<Function, CreateCqEx>(real)(context, attr);
         if let Some(cq) = cq.as_mut() {
-            let mut slot = cq
+            let was = cq
                 .start_poll
                 .map_or(std::ptr::null_mut(), |f| f as Function);
-            patch(
-                &mut slot,
-                &REAL_START_POLL,
-                start_poll as StartPoll as Function,
-            );
-            cq.start_poll = std::mem::transmute::<Function, Option<StartPoll>>(slot);
+            let ours = replace(was, &REAL_START_POLL, start_poll as StartPoll as Function);
+            if !ours.is_null() {
+                cq.start_poll = std::mem::transmute::<Function, Option<StartPoll>>(ours);
+            }
         }
         cq
     }

@@ -1,8 +1,9 @@
-/* Stands for the rxe provider: a function table with poll_cq and create_cq_ex. */
+/* Stands for the rxe provider: a function table with poll_cq and create_cq_ex, and functions of libibverbs. */
 #include <errno.h>
 #include <infiniband/verbs.h>
 
 void verbs_set_ops(void *context, const void *const *ops);
+int ibv_cmd_attach_mcast(void), ibv_cmd_detach_mcast(void), ibv_cmd_req_notify_cq(void);
 
 int polls, starts;
 
@@ -31,7 +32,13 @@ static struct ibv_cq_ex *create_cq_ex(struct ibv_context *context, struct ibv_cq
 	return &cq;
 }
 
-static const void *ops[76] = { [16] = create_cq_ex, [53] = poll_cq };
+static const void *ops[OPS] = {
+	[ATTACH_MCAST] = ibv_cmd_attach_mcast,
+	[CREATE_CQ_EX] = create_cq_ex,
+	[DETACH_MCAST] = ibv_cmd_detach_mcast,
+	[POLL_CQ] = poll_cq,
+	[REQ_NOTIFY_CQ] = ibv_cmd_req_notify_cq,
+};
 const void *const *const own = ops;
 
 void open_device(void)

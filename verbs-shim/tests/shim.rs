@@ -284,9 +284,54 @@ fn a_limit_to_an_unknown_device_is_named() {
     assert!(said.contains("no device roce9"), "{said}");
 }
 
-/// Runs the stand-in provider `file` with a libibverbs of that symbol version; which functions were replaced.
-fn replaced(name: &str, file: &str, version: &str, policy: &str) -> String {
-    let scratch = Scratch::new(name);
+/// Where functions are in the table of a version of rdma-core, and how many there are.
+struct Table {
+    ops: usize,
+    attach_mcast: usize,
+    create_cq_ex: usize,
+    detach_mcast: usize,
+    poll_cq: usize,
+    req_notify_cq: usize,
+}
+
+/// Of 44 to 58.
+const OLDEST: Table = Table {
+    ops: 76,
+    attach_mcast: 9,
+    create_cq_ex: 16,
+    detach_mcast: 38,
+    poll_cq: 53,
+    req_notify_cq: 69,
+};
+/// Of 59 to 61.
+const OF_59: Table = Table {
+    ops: 79,
+    attach_mcast: 10,
+    create_cq_ex: 17,
+    detach_mcast: 40,
+    poll_cq: 55,
+    req_notify_cq: 72,
+};
+/// Of 62 and 63, under the symbol version of 59.
+const OF_62: Table = Table {
+    ops: 81,
+    poll_cq: 56,
+    req_notify_cq: 74,
+    ..OF_59
+};
+/// Of 64.
+const OF_64: Table = Table {
+    ops: 83,
+    attach_mcast: 11,
+    create_cq_ex: 18,
+    detach_mcast: 41,
+    poll_cq: 58,
+    req_notify_cq: 76,
+};
+
+/// Runs the stand-in provider `file` with a libibverbs of that table and symbol version; which functions were replaced.
+fn replaced(table: &Table, file: &str, version: u32, policy: &str) -> String {
+    let scratch = Scratch::new(&format!("{file}-{version}-{}-{policy}", table.ops));
     let path = |file: &str| {
         scratch
             .0
@@ -296,26 +341,45 @@ fn replaced(name: &str, file: &str, version: &str, policy: &str) -> String {
             .expect("text")
     };
     let script = path("version");
-    std::fs::write(&script, format!("{version} {{ global: *; }};")).expect("a version script");
+    std::fs::write(
+        &script,
+        format!("IBVERBS_PRIVATE_{version} {{ global: *; }};"),
+    )
+    .expect("a version script");
+    let defines = [
+        format!("-DOPS={}", table.ops),
+        format!("-DATTACH_MCAST={}", table.attach_mcast),
+        format!("-DCREATE_CQ_EX={}", table.create_cq_ex),
+        format!("-DDETACH_MCAST={}", table.detach_mcast),
+        format!("-DPOLL_CQ={}", table.poll_cq),
+        format!("-DREQ_NOTIFY_CQ={}", table.req_notify_cq),
+    ];
     let library = path("libibverbs.so.1");
     let run = format!(
         "-Wl,-rpath,{},--version-script,{script}",
         scratch.0.display()
     );
-    let library_flags = ["-shared", "-fPIC", "-Wl,-soname,libibverbs.so.1", &run];
-    compile(
-        &scratch,
+    let build = |output: &str, source: &str, flags: &[&str]| {
+        let defines = defines.iter().map(String::as_str);
+        let flags: Vec<&str> = defines.chain(flags.iter().copied()).collect();
+        compile(&scratch, output, &[source], &flags)
+    };
+    let shared = ["-shared", "-fPIC"];
+    let soname = |name: &str| format!("-Wl,-soname,{name}");
+    build(
         "libibverbs.so.1",
-        &["provider_library.c"],
-        &library_flags,
+        "provider_library.c",
+        &[&shared[..], &[&soname("libibverbs.so.1"), &run]].concat(),
     );
-    let provider_flags = ["-shared", "-fPIC", &format!("-Wl,-soname,{file}"), &library];
-    compile(&scratch, file, &["provider_rxe.c"], &provider_flags);
+    build(
+        file,
+        "provider_rxe.c",
+        &[&shared[..], &[&soname(file), &library]].concat(),
+    );
     let search = format!("-Wl,-rpath,{}", scratch.0.display());
-    let program = compile(
-        &scratch,
+    let program = build(
         "probe",
-        &["provider_probe.c"],
+        "provider_probe.c",
         &[&path(file), &library, &search],
     );
     let output = shimmed(program, &scratch.socket())
@@ -328,27 +392,31 @@ fn replaced(name: &str, file: &str, version: &str, policy: &str) -> String {
 
 #[test]
 fn polls_of_the_rxe_provider_pass_through_ours() {
-    let version = "IBVERBS_PRIVATE_34";
     // create_cq_ex and poll_cq.
+    for (table, version, want) in [
+        (&OLDEST, 34, "16 53"),
+        (&OLDEST, 57, "16 53"),
+        (&OF_59, 59, "17 55"),
+        (&OF_62, 59, "17 56"),
+        (&OF_64, 64, "18 58"),
+    ] {
+        let file = format!("librxe-rdmav{version}.so");
+        assert_eq!(replaced(table, &file, version, "always"), want, "{version}");
+    }
     assert_eq!(
-        replaced("yield", "librxe-rdmav34.so", version, "always"),
-        "16 53"
-    );
-    assert_eq!(
-        replaced("yield-never", "librxe-rdmav34.so", version, "never"),
-        "16 53"
+        replaced(&OLDEST, "librxe-rdmav34.so", 34, "never"),
+        "16 53",
+        "for the end of the daemon"
     );
 }
 
 #[test]
 fn other_providers_and_unknown_layouts_are_left_alone() {
-    let version = "IBVERBS_PRIVATE_34";
-    assert_eq!(
-        replaced("other", "libmlx5-rdmav34.so", version, "always"),
-        ""
-    );
-    assert_eq!(
-        replaced("newer", "librxe-rdmav64.so", "IBVERBS_PRIVATE_64", "always"),
-        ""
-    );
+    assert_eq!(replaced(&OLDEST, "libmlx5-rdmav34.so", 34, "always"), "");
+    assert_eq!(replaced(&OF_64, "librxe-rdmav99.so", 99, "always"), "");
+    let moved = Table {
+        req_notify_cq: OF_64.req_notify_cq + 1,
+        ..OF_64
+    };
+    assert_eq!(replaced(&moved, "librxe-rdmav64.so", 64, "always"), "");
 }
