@@ -53,6 +53,23 @@ fn wrong_usage_is_exit_code_2() {
 }
 
 #[test]
+fn an_empty_socket_variable_is_as_good_as_none() {
+    let status = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_roceline"))
+            .args(arguments)
+            .env("ROCELINE_SOCKET", "")
+            .output()
+            .expect("the program runs");
+        (output.status.code(), text(&output.stderr))
+    };
+    let (code, stderr) = status(&["sim", "--list"]);
+    assert_eq!(code, Some(0), "{stderr}");
+    let (code, stderr) = status(&["--socket", "/nowhere/r.sock", "show"]);
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains("/nowhere/r.sock"), "{stderr}");
+}
+
+#[test]
 fn help_teaches() {
     for (arguments, says) in [
         (

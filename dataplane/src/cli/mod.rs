@@ -33,6 +33,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::config::ConfigError;
@@ -68,7 +69,9 @@ struct Cli {
         global = true,
         env = "ROCELINE_SOCKET",
         hide_env_values = true,
-        value_name = "PATH"
+        value_name = "PATH",
+        // clap's own parser of paths refuses an empty one, also an empty variable.
+        value_parser = OsStringValueParser::new().map(PathBuf::from)
     )]
     socket: Option<PathBuf>,
 
