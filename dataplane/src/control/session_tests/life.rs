@@ -319,6 +319,7 @@ fn device_and_port_are_described_truthfully() {
         (0xff_ffff, 1 << 16, 1 << 14),
         "vendor, max_qp, max_qp_wr"
     );
+    assert_eq!(at(5) >> 10 & 1, 1, "port active event");
     assert_eq!(
         (at(6), at(7), at(8)),
         (32, 32, 1 << 16),

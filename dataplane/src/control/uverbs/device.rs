@@ -19,6 +19,8 @@ use crate::nic::NicInfo;
 const CAP_BAD_QKEY_CNTR: u32 = 1 << 2;
 /// `IB_UVERBS_DEVICE_UD_AV_PORT_ENFORCE`: an address handle names its port.
 const CAP_UD_AV_PORT_ENFORCE: u32 = 1 << 6;
+/// `IB_UVERBS_DEVICE_PORT_ACTIVE_EVENT`: programs hear when a port comes up.
+const CAP_PORT_ACTIVE_EVENT: u32 = 1 << 10;
 /// `IB_UVERBS_DEVICE_SYS_IMAGE_GUID`.
 const CAP_SYS_IMAGE_GUID: u32 = 1 << 11;
 /// `IB_UVERBS_DEVICE_RC_RNR_NAK_GEN`.
@@ -118,6 +120,7 @@ fn device_response(nic: &NicInfo, limits: &DeviceLimits) -> QueryDeviceResp {
         max_qp_wr: limits.max_qp_wr,
         device_cap_flags: CAP_BAD_QKEY_CNTR
             | CAP_UD_AV_PORT_ENFORCE
+            | CAP_PORT_ACTIVE_EVENT
             | CAP_SYS_IMAGE_GUID
             | CAP_RC_RNR_NAK_GEN
             | CAP_SRQ_RESIZE
