@@ -102,8 +102,8 @@ pub const VENDOR_ID: u32 = 0xff_ffff;
 pub const VENDOR_PART_ID: u32 = 4119;
 /// Page sizes: 4 KiB and all larger powers of two.
 pub const PAGE_SIZE_CAP: u64 = 0xffff_f000;
-/// Longest message (IBTA 9.7.7: 2^31 bytes).
-pub const MAX_MSG_SIZE: u32 = 1 << 31;
+/// Longest message.
+pub const MAX_MSG_SIZE: u32 = roceline_engine::verbs::MAX_MESSAGE;
 /// The only port.
 pub const PORT: u8 = 1;
 

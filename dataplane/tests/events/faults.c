@@ -125,11 +125,12 @@ void fault_case(void)
 	expect_row(ends, &(struct row){ "READ without credits", IBV_WC_LOC_QP_OP_ERR, NO_STATUS, false, NO_EVENT });
 
 	join(ends, &usual);
-	two[0] = two[1] = sge_of(a, 0, 1u << 30);
+	two[0] = sge_of(a, 0, 1u << 30);
+	two[1] = sge_of(a, 0, (1u << 30) + 1);
 	wr = request(two, IBV_WR_RDMA_WRITE, b);
 	wr.num_sge = 2;
 	post_send(a, wr);
-	expect_row(ends, &(struct row){ "message of 2 GiB", IBV_WC_LOC_LEN_ERR, NO_STATUS, false, NO_EVENT });
+	expect_row(ends, &(struct row){ "message of more than 2 GiB", IBV_WC_LOC_LEN_ERR, NO_STATUS, false, NO_EVENT });
 
 	join(ends, &usual);
 	sge.lkey ^= 0x100;

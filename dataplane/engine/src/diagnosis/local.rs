@@ -91,7 +91,7 @@ pub(super) fn request(record: &PostMortem) -> Diagnosis {
         Cause::TooLong => Diagnosis::certain(
             "too-long",
             format!(
-                "{whose} is longer than a message may be (2 GiB), or than max_inline_data of the queue pair"
+                "{whose} is longer than a message may be (2 GiB), or its inline data longer than max_inline_data of the queue pair"
             ),
             "post it in pieces, or without IBV_SEND_INLINE",
         ),

@@ -4,6 +4,10 @@ pub use roceline_abi::queue::{MAX_INLINE, MAX_SGE, Sge};
 
 use super::attr::QpId;
 
+/// Longest message: 2^31 bytes (IBTA 9.3.3). At a path MTU of 256 it takes half of the PSN space, the most that may be
+/// outstanding.
+pub const MAX_MESSAGE: u32 = 1 << 31;
+
 /// What a send work request asks for (`enum ibv_wr_opcode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -96,8 +100,8 @@ pub struct SendWr {
     pub num_sge: u32,
     /// Slot of the WQE in the send queue; comes back in [`crate::Payload::Inline`].
     pub slot: u32,
-    /// Payload bytes: sum of the entries, or inline bytes; FLUSH: bytes of the range. 2^31 or more is an error in its
-    /// turn.
+    /// Payload bytes: sum of the entries, or inline bytes; FLUSH: bytes of the range. More than [`MAX_MESSAGE`] is an
+    /// error in its turn.
     pub length: u64,
     /// Immediate data (wire bytes in memory order); the key to invalidate; BIND_MW: the window's present key; FLUSH: the
     /// FETH ([`crate::wire::Feth`]).

@@ -35,11 +35,9 @@ use super::sge::Cursor;
 use super::{MAX_PENDING, Retransmission, SqFull};
 use crate::time::Nanos;
 use crate::timers::TimerWheel;
-use crate::verbs::{MAX_SGE, QpAttr, QpInit, QpType, SendWr, Sge, WcStatus, WrOpcode};
+use crate::verbs::{MAX_MESSAGE, MAX_SGE, QpAttr, QpInit, QpType, SendWr, Sge, WcStatus, WrOpcode};
 use crate::wire::{Psn, aeth};
 
-/// Longest message: what [`SendWr::length`] promises, one byte less than IBTA's 2^31.
-const MAX_MESSAGE: u64 = (1 << 31) - 1;
 /// PSNs that may lie between the oldest unacknowledged and the next: half the PSN space, so that the
 /// responder can tell duplicates from new requests.
 const MAX_OUTSTANDING: u32 = 1 << 23;
@@ -504,7 +502,7 @@ impl Requester {
             && (self.reliable || !(op.is_answered() || op == WrOpcode::SendInv));
         if !supported || inline_answer || (too_many && !no_entries) {
             Some(Cause::BadRequest)
-        } else if len > MAX_MESSAGE
+        } else if len > u64::from(MAX_MESSAGE)
             || (wr.inline && len > u64::from(self.max_inline) && op != WrOpcode::AtomicWrite)
             || answered::wrong_length(op, len)
         {

@@ -12,12 +12,9 @@ use crate::transport::env::{Env, count};
 use crate::transport::journal::Cause;
 use crate::transport::qp::Qp;
 use crate::transport::sge::Cursor;
-use crate::verbs::{AsyncKind, MAX_SGE, QpState, RecvQueues, WcOpcode};
+use crate::verbs::{AsyncKind, MAX_MESSAGE, MAX_SGE, QpState, RecvQueues, WcOpcode};
 use crate::wire::aeth::{NakCode, Syndrome};
 use crate::wire::{HeaderSet, OpcodeInfo, Operation, Packet, Position};
-
-/// Longest message: 2^31 bytes (IBTA 9.3.3, RETH DMA length).
-const MAX_MESSAGE: u32 = 1 << 31;
 
 /// Why a request in its turn is not accepted.
 pub(super) enum Refusal {

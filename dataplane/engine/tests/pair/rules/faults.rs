@@ -61,8 +61,12 @@ fn meet(fault: Fault) -> Bench {
                 length: 1 << 30,
                 ..list[0]
             };
+            let more = Sge {
+                length: half.length + 1,
+                ..half
+            };
             wr.num_sge = 2;
-            b.post_wr(wr, &[half, half]);
+            b.post_wr(wr, &[half, more]);
             b
         }
         Fault::LocalKey => {

@@ -302,20 +302,20 @@ fn a_bad_request_completes_in_its_turn_and_nothing_of_it_is_sent() {
             LocLenErr,
         ),
         (
-            "2^31 bytes",
+            "more than 2^31 bytes",
             Box::new(|_, w, l| {
-                l[0].length = 1 << 31;
-                w.length = 1 << 31;
+                l[0].length = (1 << 31) + 1;
+                w.length = (1 << 31) + 1;
             }),
             LocLenErr,
         ),
         (
-            "sum of 2^31 bytes",
+            "sum of more than 2^32 bytes",
             Box::new(|_, w, l| {
-                l[0].length = 1 << 30;
+                l[0].length = (1 << 31) + 1;
                 *l = vec![l[0]; 2];
                 w.num_sge = 2;
-                w.length = 1 << 31;
+                w.length = (1 << 32) + 2;
             }),
             LocLenErr,
         ),
@@ -510,7 +510,7 @@ fn the_longest_read_takes_half_the_psn_space() {
         access: roceline_engine::memory::Access(7),
     };
     let lkey = b.node(0).engine.register(attr).expect("room").lkey;
-    let length = (1 << 31) - 1;
+    let length = 1 << 31;
     let (mut wr, _) = b.wr(Read, 0);
     wr.length = length.into();
     b.post_wr(

@@ -309,7 +309,7 @@ fn uc_send_errors_lead_to_sqe_and_back_to_rts() {
     };
     let long: Post = |b| {
         let (wr, mut list) = b.wr(WrOpcode::Send, 10);
-        list[0].length = 1 << 31;
+        list[0].length = (1 << 31) + 1;
         b.post_wr(wr, &list)
     };
     for (post, status) in [
