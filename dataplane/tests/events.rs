@@ -86,7 +86,7 @@ fn every_fault_shows_to_both_programs_what_its_row_says() {
 
 #[test]
 fn requests_and_attributes_are_refused_and_shown_rightly() {
-    let log = cases(&["post", "modify", "query"]);
+    let log = cases(&["post", "builder", "modify", "query"]);
     // The program gets an errno, the log the reason.
     for reason in [
         "takes IBV_QP_PORT, not given",

@@ -110,7 +110,8 @@ impl SendQueue {
         let wqe: SendWqe = self.ring.copy(slot, 0);
         let dma: DmaInfo = wqe.dma;
         let flags = wqe.wr.send_flags;
-        let inline = flags & SEND_INLINE != 0;
+        let opcode = WrOpcode::from_raw(wqe.wr.opcode);
+        let inline = flags & SEND_INLINE != 0 || is_inline_without_flag(opcode, &dma);
         let (num_sge, length) = if inline {
             // Inline bytes must lie in the slot; a longer length makes the request fail in its turn.
             let fits = u64::from(dma.length) <= self.ring.elem_bytes() - SEND_WQE_SGES
@@ -130,7 +131,6 @@ impl SendQueue {
             )
         };
         self.head = self.ring.next(slot);
-        let opcode = WrOpcode::from_raw(wqe.wr.opcode);
         let mut wr = SendWr {
             wr_id: wqe.wr.wr_id,
             opcode,
@@ -192,6 +192,15 @@ impl SendQueue {
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into.as_mut_ptr(), into.len()) };
         true
     }
+}
+
+/// Whether the payload is inline though the flag says nothing: what `ibv_wr_set_inline_data` of the rxe provider
+/// leaves behind is bytes, their length and no entries. `ibv_wr_post(3)` asks for no flag there.
+fn is_inline_without_flag(opcode: Option<WrOpcode>, dma: &DmaInfo) -> bool {
+    use WrOpcode::{Send, SendImm, SendInv, Write, WriteImm};
+    dma.num_sge == 0
+        && dma.length > 0
+        && matches!(opcode, Some(Send | SendImm | SendInv | Write | WriteImm))
 }
 
 /// A receive queue.
@@ -434,6 +443,40 @@ mod tests {
         assert_eq!((wr.inline, wr.length), (true, u64::MAX));
         assert!(sq.take(&mut sges).is_none());
         assert!(!sq.copy_inline(1, 40, &mut [0; 9]));
+    }
+
+    #[test]
+    fn bytes_without_entries_are_inline_whatever_the_flag_says() {
+        let file = file();
+        let loc = loc(8, 7);
+        let mut sq = SendQueue::new(Arc::clone(&file), loc, 3, 48);
+        let cases = [
+            (WrOpcode::Send, 0, 32, (true, 32)),
+            (WrOpcode::WriteImm, 0, 48, (true, 48)),
+            (WrOpcode::Write, 0, 49, (true, u64::MAX)),
+            (WrOpcode::Write, 0, 0, (false, 0)),
+            // Entries, here of length 0, come before what the provider says about their sum.
+            (WrOpcode::Send, 1, 32, (false, 0)),
+            (WrOpcode::Read, 0, 32, (false, 0)),
+        ];
+        for (at, (opcode, num_sge, length, _)) in cases.into_iter().enumerate() {
+            let mut wqe = SendWqe::default();
+            wqe.wr.opcode = opcode as u32;
+            wqe.dma.num_sge = num_sge;
+            wqe.dma.length = length;
+            poke(&file, loc.offset + Q_DATA + 256 * at as u64, wqe);
+        }
+        poke(&file, loc.offset + Q_PRODUCER, cases.len() as u32);
+        let mut sges = [Sge::default(); MAX_SGE];
+        for (opcode, num_sge, length, want) in cases {
+            let wr = sq.take(&mut sges).unwrap();
+            assert_eq!(wr.opcode, Some(opcode));
+            assert_eq!(
+                (wr.inline, wr.length),
+                want,
+                "{opcode:?} {num_sge} {length}"
+            );
+        }
     }
 
     #[test]

@@ -36,7 +36,16 @@ void renew(struct end *end, const struct how *how)
 			 .max_inline_data = 64 },
 		.qp_type = IBV_QPT_RC,
 	};
-	end->qp = ibv_create_qp(end->pd, &init);
+	struct ibv_qp_init_attr_ex extended = {
+		.send_cq = end->cq,
+		.recv_cq = end->cq,
+		.cap = init.cap,
+		.qp_type = IBV_QPT_RC,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.pd = end->pd,
+		.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_WRITE,
+	};
+	end->qp = how->builder ? ibv_create_qp_ex(end->context, &extended) : ibv_create_qp(end->pd, &init);
 	check(end->qp != NULL, "ibv_create_qp on %s: %s", end->name, strerror(errno));
 }
 
@@ -131,6 +140,7 @@ static const struct {
 	{ "faults", fault_case },
 	{ "threads", thread_case },
 	{ "post", post_case },
+	{ "builder", builder_case },
 	{ "modify", modify_case },
 	{ "query", query_case },
 };

@@ -20,6 +20,7 @@ struct how {
 	bool no_reads;		/* max_rd_atomic 0 */
 	uint32_t cqe;		/* entries of a CQ of the QP's own */
 	int stop;		/* 1 + the state to stop in */
+	bool builder;		/* for ibv_wr_send and ibv_wr_rdma_write */
 };
 enum { NO_ACCESS = 1 << 30 };
 
@@ -48,6 +49,7 @@ void link_case(void);
 void fault_case(void);
 void thread_case(void);
 void post_case(void);
+void builder_case(void);
 void modify_case(void);
 void query_case(void);
 

@@ -2,6 +2,68 @@
 #include "probe.h"
 
 /* What ibv_post_send and ibv_post_recv refuse at once: with which errno, and at which request. */
+/* Requests built by ibv_wr_*, which need no IBV_SEND_INLINE for inline data. */
+void builder_case(void)
+{
+	struct end ends[2];
+	struct end *a = &ends[0], *b = &ends[1];
+	uint8_t bytes[64];
+
+	connect_pair(ends, patient);
+	join(ends, &(struct how){ .builder = true });
+	for (size_t i = 0; i < sizeof bytes; i++)
+		bytes[i] = pattern(1, i);
+	struct ibv_qp_ex *qp = ibv_qp_to_qp_ex(a->qp);
+	blank(b);
+	post_recv(b, 100, 7);
+	ibv_wr_start(qp);
+	qp->wr_flags = IBV_SEND_SIGNALED;
+	qp->wr_id = 1;
+	ibv_wr_send(qp);
+	ibv_wr_set_inline_data(qp, bytes, 33);
+	check(ibv_wr_complete(qp) == 0, "an inline SEND");
+	memset(bytes, 0, 33);
+	expect(a, "an inline SEND", 1, IBV_WC_SUCCESS);
+	struct ibv_wc wc = expect(b, "an inline SEND", 7, IBV_WC_SUCCESS);
+	check(wc.byte_len == 33, "%u bytes of 33 came", wc.byte_len);
+	check_bytes(b, "an inline SEND", 1, 33);
+
+	for (size_t i = 0; i < sizeof bytes; i++)
+		bytes[i] = pattern(2, i);
+	blank(b);
+	ibv_wr_start(qp);
+	qp->wr_id = 2;
+	ibv_wr_rdma_write(qp, b->mr->rkey, (uintptr_t)b->buffer);
+	ibv_wr_set_inline_data(qp, bytes, 64);
+	check(ibv_wr_complete(qp) == 0, "an inline WRITE");
+	expect(a, "an inline WRITE", 2, IBV_WC_SUCCESS);
+	check_bytes(b, "an inline WRITE", 2, 64);
+
+	/* Entries and none. */
+	struct ibv_sge list[3] = { sge_of(a, 0, 10), sge_of(a, 10, 20), sge_of(a, 30, 5) };
+	fill(a, 3, 35);
+	blank(b);
+	ibv_wr_start(qp);
+	qp->wr_id = 3;
+	ibv_wr_rdma_write(qp, b->mr->rkey, (uintptr_t)b->buffer);
+	ibv_wr_set_sge_list(qp, 3, list);
+	qp->wr_id = 4;
+	ibv_wr_rdma_write(qp, b->mr->rkey, (uintptr_t)b->buffer);
+	check(ibv_wr_complete(qp) == 0, "three entries, and none");
+	expect(a, "three entries", 3, IBV_WC_SUCCESS);
+	expect(a, "no entries", 4, IBV_WC_SUCCESS);
+	check_bytes(b, "three entries", 3, 35);
+
+	/* Nothing of a batch is posted when one is wrong. */
+	ibv_wr_start(qp);
+	qp->wr_id = 5;
+	ibv_wr_rdma_write(qp, b->mr->rkey, (uintptr_t)b->buffer);
+	ibv_wr_set_inline_data(qp, bytes, 65);
+	check(ibv_wr_complete(qp) == ENOSPC, "65 bytes inline");
+	expect_nothing(a, "65 bytes inline", 5);
+	close_pair(ends);
+}
+
 void post_case(void)
 {
 	struct end ends[2];
