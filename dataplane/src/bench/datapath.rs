@@ -224,6 +224,17 @@ impl Datapath {
         })
     }
 
+    /// Moves exactly so many messages ([`OneCore::exactly`]).
+    ///
+    /// # Errors
+    /// When it cannot be set up, or hangs.
+    pub fn exactly(&mut self, case: &Case, messages: u64) -> io::Result<()> {
+        let ends = self.ends(case.qps, case.load.len as usize)?;
+        let mut requester = ends.begin(case.load);
+        ends.finish(&mut requester)?;
+        ends.exactly(&mut requester, messages)
+    }
+
     /// Lets go of the NICs of earlier cases.
     pub fn forget(&mut self) {
         self.current = None;

@@ -1,9 +1,11 @@
 //! What a payload costs at least on this machine: copying it behind headers and summing it, from and to the second-level cache, without
-//! state, queues or memory management. Figures of the whole datapath are given as a share of it.
+//! state, queues or memory management. Figures of the whole datapath are given as a share of it. Beside it, what the same costs
+//! without kernels of our own: `memcpy`, then `crc32fast`.
 
 use roceline_engine::wire::icrc::{BATCH, LEN, Seal, seal_burst};
+use serde::Serialize;
 
-use super::stats::median;
+use super::stats::Spread;
 use crate::lcore::probe::tsc;
 
 /// Runs; the median counts.
@@ -16,37 +18,123 @@ const BYTES: usize = 4 << 20;
 const PACKETS: usize = 20_000;
 /// Ethernet, IPv4, UDP, BTH and RETH.
 const HEADERS: usize = 14 + 20 + 8 + 12 + 16;
+/// Where the IP header begins.
+const L3: usize = 14;
 /// First byte of an IPv4 header without options.
 const IPV4: u8 = 0x45;
 
-/// Cycles for copying `len` bytes and their ICRC, in packets of at most `mtu`.
-pub fn copy_and_icrc(len: u32, mtu: u32) -> f64 {
-    let (len, piece) = (len.max(1) as usize, len.clamp(1, mtu) as usize);
-    let frame = HEADERS + piece.next_multiple_of(4) + LEN;
-    let stride = frame.next_multiple_of(64);
-    let batches = (SET / (BATCH * stride)).max(1);
-    let mut frames = vec![0u8; batches * BATCH * stride];
-    frames
-        .chunks_exact_mut(stride)
-        .for_each(|frame| frame[14] = IPV4);
-    let payload = vec![0x5au8; piece];
-    let rounds = ((BYTES / piece).min(PACKETS) / (batches * BATCH)).max(1);
-    let mut runs: Vec<f64> = (0..RUNS)
-        .map(|_| {
+/// The two ways, in cycles of a packet.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Ways {
+    /// Bytes of payload.
+    pub bytes: u32,
+    /// Our kernel, in batches.
+    pub fused: Spread,
+    /// `memcpy`, then `crc32fast` over headers and payload.
+    pub apart: Spread,
+    /// How many times faster the first is.
+    pub ratio: f64,
+}
+
+/// Frames of one size, written in turns.
+struct Frames {
+    bytes: Vec<u8>,
+    payload: Vec<u8>,
+    /// Of a frame.
+    len: usize,
+    stride: usize,
+    rounds: usize,
+}
+
+impl Frames {
+    fn new(piece: usize) -> Frames {
+        let len = HEADERS + piece.next_multiple_of(4) + LEN;
+        let stride = len.next_multiple_of(64);
+        let batches = (SET / (BATCH * stride)).max(1);
+        let mut bytes = vec![0u8; batches * BATCH * stride];
+        let frames = bytes.chunks_exact_mut(stride);
+        frames.for_each(|frame| frame[L3] = IPV4);
+        Frames {
+            bytes,
+            payload: vec![0x5a; piece],
+            len,
+            stride,
+            rounds: ((BYTES / piece).min(PACKETS) / (batches * BATCH)).max(1),
+        }
+    }
+
+    /// Cycles of a frame, if `batch` writes as many as a batch has, given their places.
+    fn cycles(&mut self, mut batch: impl FnMut(&mut [u8], &[u8])) -> Spread {
+        let frames = self.rounds * self.bytes.len() / self.stride;
+        let run = |_| {
             let start = tsc();
-            for _ in 0..rounds {
-                for batch in frames.chunks_exact_mut(BATCH * stride) {
-                    let mut places = batch.chunks_exact_mut(stride);
-                    let mut seals: [Seal<'_>; BATCH] = std::array::from_fn(|_| {
-                        let place = places.next().expect("a batch has as many places");
-                        Seal::copy(&mut place[..frame], HEADERS, &payload)
-                            .expect("the frame has this length")
-                    });
-                    seal_burst(&mut seals);
+            for _ in 0..self.rounds {
+                for places in self.bytes.chunks_exact_mut(BATCH * self.stride) {
+                    batch(places, &self.payload);
                 }
             }
-            (tsc() - start) as f64 / (rounds * batches * BATCH) as f64
+            (tsc() - start) as f64 / frames as f64
+        };
+        Spread::of((0..RUNS).map(run).collect::<Vec<_>>())
+    }
+
+    fn fused(&mut self) -> Spread {
+        let (len, stride) = (self.len, self.stride);
+        self.cycles(|places, payload| {
+            let mut places = places.chunks_exact_mut(stride);
+            let mut seals: [Seal<'_>; BATCH] = std::array::from_fn(|_| {
+                let place = places.next().expect("a batch has as many places");
+                Seal::copy(&mut place[..len], HEADERS, payload).expect("the frame has this length")
+            });
+            seal_burst(&mut seals);
         })
-        .collect();
-    median(&mut runs) * len.div_ceil(piece) as f64
+    }
+
+    fn apart(&mut self) -> Spread {
+        let (len, stride) = (self.len, self.stride);
+        self.cycles(|places, payload| {
+            for place in places.chunks_exact_mut(stride) {
+                let frame = &mut place[..len];
+                frame[HEADERS..HEADERS + payload.len()].copy_from_slice(payload);
+                let icrc = crc32fast::hash(&frame[L3..len - LEN]);
+                frame[len - LEN..].copy_from_slice(&icrc.to_le_bytes());
+            }
+        })
+    }
+}
+
+/// Cycles for copying `len` bytes and their ICRC, in packets of at most `mtu`.
+pub fn copy_and_icrc(len: u32, mtu: u32) -> f64 {
+    let piece = len.clamp(1, mtu);
+    let packets = len.max(1).div_ceil(piece);
+    Frames::new(piece as usize).fused().median * f64::from(packets)
+}
+
+/// The two ways for payloads of `bytes`.
+pub fn ways(bytes: u32) -> Ways {
+    let mut frames = Frames::new(bytes.max(1) as usize);
+    let (fused, apart) = (frames.fused(), frames.apart());
+    Ways {
+        bytes,
+        fused,
+        apart,
+        ratio: apart.median / fused.median,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_of_both_ways_have_the_same_payload() {
+        let mut frames = Frames::new(61);
+        frames.rounds = 1;
+        frames.fused();
+        let sent = HEADERS..HEADERS + 61;
+        assert_eq!(frames.bytes[sent.clone()], [0x5a; 61]);
+        frames.bytes[sent.clone()].fill(0);
+        frames.apart();
+        assert_eq!(frames.bytes[sent], [0x5a; 61]);
+    }
 }

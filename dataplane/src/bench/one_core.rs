@@ -5,6 +5,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use roceline_engine::Nanos;
+
 use super::end::{End, EndConfig};
 use super::load::{Load, Requester, Responder};
 use crate::daemon::LINK_PACKETS;
@@ -13,6 +15,8 @@ use crate::port::{FabricLink, FabricLinkConfig, Mempool, Port};
 
 /// Polls of an empty loop that are measured at once.
 const EMPTY_POLLS: u64 = 20_000;
+/// A turn of the clock that steps.
+const STEP: Nanos = Nanos::from_micros(1);
 /// Polls without progress after which a load is taken to hang.
 const STUCK: u32 = 20_000_000;
 
@@ -48,6 +52,8 @@ pub struct OneCore {
     b: End,
     responder: Responder,
     mtu: u32,
+    /// The clock of [`OneCore::exactly`]: ahead of what setting up took.
+    steps: Nanos,
 }
 
 impl OneCore {
@@ -76,6 +82,7 @@ impl OneCore {
             b,
             responder: Responder::default(),
             mtu: config.mtu,
+            steps: Nanos::from_millis(3_600_000),
         })
     }
 
@@ -157,6 +164,31 @@ impl OneCore {
             self.responder.step(&mut self.b);
             if requester.is_done(&self.a) {
                 requester.reap(&mut self.a);
+                return Ok(());
+            }
+        }
+        Err(io::Error::other("requests were never completed"))
+    }
+
+    /// Exactly so many messages, with a clock that steps by as much each turn: the same instructions in every run, which a simulated CPU
+    /// can count (`valgrind --tool=callgrind --toggle-collect='*OneCore*exactly*'`).
+    ///
+    /// # Errors
+    /// When they are never completed.
+    #[inline(never)]
+    pub fn exactly(&mut self, requester: &mut Requester, messages: u64) -> io::Result<()> {
+        let mut now = self.steps;
+        let end = requester.posted() + messages;
+        for _ in 0..STUCK {
+            let left = end - requester.posted();
+            requester.post(&mut self.a, left.min(64) as usize);
+            now = now + STEP;
+            self.a.lcore.poll(now, &mut NoProbe);
+            self.b.lcore.poll(now, &mut NoProbe);
+            self.responder.step(&mut self.b);
+            requester.reap(&mut self.a);
+            if requester.posted() == end && requester.is_done(&self.a) {
+                self.steps = now;
                 return Ok(());
             }
         }

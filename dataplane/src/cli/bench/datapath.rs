@@ -11,6 +11,7 @@ use super::super::table::Table;
 use super::super::{CliError, number_in};
 use super::{Output, failed, look_again, moved, two_cores};
 use crate::bench::datapath::{Case, Cost, Datapath, Outcome, Settings};
+use crate::bench::limit;
 use crate::bench::load::{Load, MAX_INLINE, Op};
 use crate::bench::machine::Machine;
 use crate::bench::ports::PortKind;
@@ -19,6 +20,8 @@ use crate::bench::ports::PortKind;
 const BYTES: [u32; 6] = [8, 64, 1024, 4096, 65536, 1 << 20];
 /// And numbers of QPs, of small messages.
 const QPS: [usize; 3] = [64, 1000, 10_000];
+/// Payloads of which copying and ICRC are measured apart.
+const ICRC_BYTES: [u32; 3] = [64, 1024, 4096];
 /// Idle QPs of the loop that has nothing to do.
 const IDLE_QPS: usize = 64;
 
@@ -45,6 +48,11 @@ pub(super) struct Args {
     /// What joins the NICs; all but a fabric link take two processes on two cores
     #[arg(long, value_enum, default_value_t = PortKind::Fabric, value_name = "PORT")]
     port: PortKind,
+
+    /// Measure nothing, but move so many messages of each case with a clock that only polls move: the same instructions in every
+    /// run, for a simulated CPU to count
+    #[arg(long, value_name = "N", conflicts_with_all = ["cores", "port"], value_parser = number_in(1..=100_000_000))]
+    messages: Option<u64>,
 
     #[command(flatten)]
     how: How,
@@ -170,6 +178,12 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
         return two_cores::run(args.port, &args.how, &cases, &args.output);
     }
     let mut datapath = Datapath::new(args.how.settings()).map_err(failed)?;
+    if let Some(messages) = args.messages {
+        let mut each = cases.iter();
+        return each
+            .try_for_each(|case| datapath.exactly(case, messages))
+            .map_err(failed);
+    }
     let machine = Machine::look(Some(datapath.has_hugepages()));
     let out = &args.output;
     out.say(&machine)?;
@@ -177,6 +191,7 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
         "lcores: two, polled in turns by one core; port: {}; {}",
         args.port, args.how
     ))?;
+    let icrc = ICRC_BYTES.map(limit::ways);
     let idle = datapath.empty_poll(IDLE_QPS).map_err(failed)?;
     let mut outcomes = Vec::new();
     for case in &cases {
@@ -192,6 +207,15 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
         out.say(format_args!(
             "\nA poll in which nothing happens, {IDLE_QPS} idle QPs: {idle:.0} ns"
         ))?;
+        for ways in &icrc {
+            out.say(format_args!(
+                "ICRC and copy of {}: {:.0} cycles; memcpy, then crc32fast: {:.0}, {:.1} times as many",
+                bytes(ways.bytes),
+                ways.fused.median,
+                ways.apart.median,
+                ways.ratio
+            ))?;
+        }
     }
     if let Some(text) = moved(machine.distance.as_ref(), after.as_ref()) {
         out.say(text)?;
@@ -203,6 +227,7 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
         "port": args.port,
         "lcores": "two, polled in turns by one core",
         "settings": args.how.settings(),
+        "icrc": icrc,
         "empty_poll_ns": idle,
         "idle_qps": IDLE_QPS,
         "cases": outcomes,
