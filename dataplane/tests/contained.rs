@@ -301,6 +301,32 @@ fn small_limits_are_enough() {
     bench.daemon.expect_empty();
 }
 
+/// Memory objects count as files: a soft limit of their size is raised, and what is beyond the hard one is an error and does not
+/// end the daemon.
+#[test]
+fn the_size_of_files_may_be_limited() {
+    let _alone = alone();
+    let soft = ["prlimit", "--fsize=1048576:unlimited", "--"];
+    if !may(&soft) {
+        return;
+    }
+    let bench = Bench::new(Installed::new(), &soft, &soft);
+    bench.programs_run();
+    drop(bench);
+    let hard = ["prlimit", "--fsize=1048576:1048576", "--"];
+    let bench = Bench::new(Installed::new(), &hard, &[]);
+    let mut open = bench.command("ibv_devinfo", &["-d", "roce0"]);
+    let refused = Process::start(bench.daemon.dir(), "open", &mut open).finish(PATIENCE);
+    let log = bench.daemon.log();
+    assert!(
+        refused.failed() && refused.stderr.contains("File too large"),
+        "{}{log}",
+        refused.report()
+    );
+    bench.daemon.expect_empty();
+    assert!(!log.contains("started again"), "{log}");
+}
+
 /// Where memory objects must say that nobody executes them.
 #[test]
 fn memory_objects_need_not_be_executable() {

@@ -77,6 +77,25 @@ fn memory_of_every_kind() {
     assert_eq!(bench.daemon.objects(), Objects::default());
 }
 
+/// Its runtime wants to be the first of all libraries, and looks at each call on memory.
+#[test]
+fn programs_with_address_sanitizer_run() {
+    let _alone = alone();
+    let mut bench = Bench::new(PAIR);
+    let options = ["-fsanitize=address"];
+    let dir = bench.daemon.dir();
+    let Some(program) = support::compile_with(&options, dir, "asan", &support::MEMORY_CHECK) else {
+        eprintln!("skipped: the C compiler has no AddressSanitizer");
+        return;
+    };
+    bench.program = program;
+    let cases = ["private", "advice", "moved", "fork", "exec", "thread"];
+    let mut command = bench.command(None, &[], &cases);
+    command.env("ASAN_OPTIONS", "detect_leaks=0");
+    let ended = Process::start(bench.daemon.dir(), "asan", &mut command).finish(4 * PATIENCE);
+    assert!(ended.ok(), "{}", ended.report());
+}
+
 /// Lets the kernel make huge pages as they are asked for, for a while: none is taken that nobody asks for.
 struct HugePages(String);
 

@@ -121,6 +121,10 @@ pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
             "LD_PRELOAD",
             first(&library, env::var_os("LD_PRELOAD").as_deref()),
         )
+        .env(
+            "ASAN_OPTIONS",
+            asan_options(env::var_os("ASAN_OPTIONS").as_deref()),
+        )
         .env("ROCELINE_SOCKET", std::path::absolute(socket)?);
     // An auditor of the loader costs a process its loading, even if it declines.
     if env::var_os("ROCELINE_WHEELS").is_none_or(|wheels| wheels != "never") {
@@ -170,6 +174,17 @@ fn first(library: &Path, present: Option<&OsStr>) -> OsString {
     all
 }
 
+/// The runtime of AddressSanitizer refuses to be any but the first library, unless it is told that it may be another. What
+/// somebody says counts more.
+fn asan_options(present: Option<&OsStr>) -> OsString {
+    let mut all = OsString::from("verify_asan_link_order=0");
+    if let Some(present) = present.filter(|present| !present.is_empty()) {
+        all.push(":");
+        all.push(present);
+    }
+    all
+}
+
 fn warn_if_unreachable(program: &Path) {
     let why = match elf::unreachable(program) {
         Ok(Some(Unreachable::Static)) => "is linked statically, so nothing can be preloaded",
@@ -204,6 +219,16 @@ mod tests {
             let error = resolve(OsStr::new(no_program), None).unwrap_err();
             assert_eq!(error.exit_code(), 126, "{error}");
         }
+    }
+
+    #[test]
+    fn options_of_a_sanitizer_are_kept() {
+        assert_eq!(asan_options(None), "verify_asan_link_order=0");
+        let present = OsStr::new("detect_leaks=0:verify_asan_link_order=1");
+        assert_eq!(
+            asan_options(Some(present)),
+            "verify_asan_link_order=0:detect_leaks=0:verify_asan_link_order=1"
+        );
     }
 
     #[test]

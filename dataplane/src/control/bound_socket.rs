@@ -26,7 +26,7 @@ impl BoundSocket {
             let path = path.to_owned();
             move |source| ControlError::Socket { what, path, source }
         };
-        raise_descriptor_limit();
+        raise_limits();
         let socket = bind(path)?;
         let meta = std::fs::metadata(path).map_err(failed("looking at"))?;
         let bound = BoundSocket {
@@ -122,17 +122,23 @@ fn is_dead(pid: i32) -> bool {
     }
 }
 
-/// An open device costs about eight descriptors, a completion channel two; the usual soft limit of 1,024 is for
-/// programs that use select(2).
-pub(super) fn raise_descriptor_limit() {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: fills in one rlimit.
-    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } == 0 {
-        limit.rlim_cur = limit.rlim_max;
-        // SAFETY: reads one rlimit; raising the soft limit up to the hard one needs no privilege.
-        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
+/// Raises the soft limits of this process that are meant for others. An open device costs about eight descriptors, a completion
+/// channel two; the usual soft limit of 1,024 is for programs that use select(2). Memory objects count as files, and that of a
+/// device's queues is as large as they may become: one beyond the hard limit is to be an error and not a signal that ends the
+/// daemon.
+pub(super) fn raise_limits() {
+    for resource in [libc::RLIMIT_NOFILE, libc::RLIMIT_FSIZE] {
+        let mut limit = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        // SAFETY: fills in one rlimit.
+        if unsafe { libc::getrlimit(resource, &mut limit) } == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            // SAFETY: reads one rlimit; raising the soft limit up to the hard one needs no privilege.
+            unsafe { libc::setrlimit(resource, &limit) };
+        }
     }
+    // SAFETY: no handler of ours.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }

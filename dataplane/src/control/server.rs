@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::bound_socket::{BoundSocket, raise_descriptor_limit};
+use super::bound_socket::{BoundSocket, raise_limits};
 use super::error::{CommandError, ControlError};
 use super::impair::Impairments;
 use super::limits::DeviceLimits;
@@ -430,7 +430,7 @@ impl Server {
 impl Listener {
     /// Serves a socket that a [`BoundSocket`] of another process made.
     pub fn inherited(config: ControlConfig, socket: OwnedFd) -> Listener {
-        raise_descriptor_limit();
+        raise_limits();
         Listener {
             config,
             socket: Source::Inherited(socket),

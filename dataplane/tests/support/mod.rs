@@ -73,18 +73,26 @@ pub fn roceline() -> &'static Path {
 /// Compiles C sources, named from here, to the program `name` in `into`; gives its path.
 #[track_caller]
 pub fn compile(into: &Path, name: &str, sources: &[&str]) -> String {
+    let program = compile_with(&[], into, name, sources);
+    program.unwrap_or_else(|| panic!("{name} does not compile"))
+}
+
+/// The same with more options for the compiler; none if it cannot.
+pub fn compile_with(options: &[&str], into: &Path, name: &str, sources: &[&str]) -> Option<String> {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
     let program = into.join(name);
     let compiled = Command::new("cc")
         .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-o"])
         .arg(&program)
+        .args(options)
         .args(sources.iter().map(|source| tests.join(source)))
         .args(["-libverbs", "-lpthread"])
         .status()
         .expect("a C compiler is installed");
-    assert!(compiled.success(), "{name} does not compile");
     let path = program.into_os_string().into_string();
-    path.expect("temporary directories have plain names")
+    compiled
+        .success()
+        .then(|| path.expect("temporary directories have plain names"))
 }
 
 /// Sources of the checks of memory.
