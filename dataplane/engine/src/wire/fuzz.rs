@@ -5,6 +5,10 @@ use super::{IcrcState, bth, icrc, parse, udp};
 
 /// Parses `frame` and checks what a caller relies on; panics only where the parser is wrong.
 pub fn frame(frame: &[u8]) {
+    if let Some(quick) = super::plain::parse(frame) {
+        let slow = super::parse::parse_any(frame);
+        assert_eq!(slow, Ok(quick), "the quick way takes it for something else");
+    }
     let Ok(parsed) = parse(frame) else {
         return;
     };

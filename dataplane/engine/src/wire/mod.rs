@@ -29,6 +29,7 @@ mod opcode;
 mod packet;
 mod parse;
 pub mod pause;
+mod plain;
 mod psn;
 pub mod reth;
 mod template;

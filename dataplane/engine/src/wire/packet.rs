@@ -29,7 +29,7 @@ pub struct ExtHeaders {
 }
 
 /// A received packet after `wire::parse`: every field was length-checked; the payload itself stays where it was.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
     /// Source address.
     pub src: Gid,
@@ -106,12 +106,31 @@ impl ExtHeaders {
         Some(ext)
     }
 
+    #[inline]
+    fn reth(&self) -> reth::Repr {
+        reth::Repr {
+            va: self.va,
+            rkey: self.rkey,
+            dma_len: self.dma_len,
+        }
+    }
+
     /// Writes the headers in `set` to the start of `out`; `None`, with part of them written, if there is no room.
     #[inline]
     pub fn emit(&self, set: HeaderSet, out: &mut [u8]) -> Option<()> {
         let mut rest = out;
-        if set.is_empty() {
-            return Some(());
+        // What nearly all packets have, before the questions one by one.
+        match set {
+            HeaderSet::NONE => return Some(()),
+            HeaderSet::AETH => {
+                aeth::emit(self.aeth, take_mut(&mut rest)?);
+                return Some(());
+            }
+            HeaderSet::RETH => {
+                self.reth().emit(take_mut(&mut rest)?);
+                return Some(());
+            }
+            _ => {}
         }
         if set.has(HeaderSet::DETH) {
             let deth = deth::Repr {
@@ -124,12 +143,7 @@ impl ExtHeaders {
             feth::emit(self.qkey, take_mut(&mut rest)?);
         }
         if set.has(HeaderSet::RETH) {
-            let reth = reth::Repr {
-                va: self.va,
-                rkey: self.rkey,
-                dma_len: self.dma_len,
-            };
-            reth.emit(take_mut(&mut rest)?);
+            self.reth().emit(take_mut(&mut rest)?);
         }
         if set.has(HeaderSet::AETH) {
             aeth::emit(self.aeth, take_mut(&mut rest)?);

@@ -14,7 +14,10 @@
 
 use super::header::{self, Family};
 use super::polynomial::{BARRETT, REDUCE, WHOLE, keys};
-use super::{BATCH, Check, Seal};
+use super::{BATCH, Begin, Check, Seal, lockstep};
+
+/// So many packets go side by side if there are not [`BATCH`].
+const HALF: usize = BATCH / 2;
 
 /// What packets of a batch have been summed to.
 pub(super) type Blocks = [u128; BATCH];
@@ -39,8 +42,8 @@ pub(super) trait Vector: Copy {
 
     unsafe fn load(from: *const u8) -> Self;
     unsafe fn store(self, to: *mut u8);
-    /// One lane every `stride` bytes.
-    unsafe fn gather(from: *const u8, stride: usize) -> Self;
+    /// Of the first so many blocks as there are lanes.
+    unsafe fn join(blocks: [Self::Block; 4]) -> Self;
     unsafe fn zero() -> Self;
     unsafe fn xor(self, other: Self) -> Self;
     unsafe fn or(self, other: Self) -> Self;
@@ -48,6 +51,8 @@ pub(super) trait Vector: Copy {
     unsafe fn multiply<const HALVES: i32>(self, other: Self) -> Self;
     /// In each lane the high half in place of the low one, and zeros above.
     unsafe fn high(self) -> Self;
+    /// Rows to columns, of the first so many as there are lanes.
+    unsafe fn transpose(rows: [Self; 4]) -> [Self; 4];
     /// The last lane.
     unsafe fn last(self) -> Self::Block;
     /// With another last lane.
@@ -149,7 +154,7 @@ static REDUCTION: [[u64; 8]; 2] = [
 ];
 
 #[inline(always)]
-unsafe fn load_keys<V: Vector>(keys: &[u64]) -> V {
+pub(super) unsafe fn load_keys<V: Vector>(keys: &[u64]) -> V {
     unsafe { V::load(keys.as_ptr().cast()) }
 }
 
@@ -253,7 +258,7 @@ unsafe fn tail<V: Vector, const COPY: bool>(
 
 /// 1 to 15 bytes at the end of a block of zeros, each loaded once.
 #[inline(always)]
-unsafe fn few<const COPY: bool>(from: *const u8, to: *mut u8, len: usize) -> u128 {
+pub(super) unsafe fn few<const COPY: bool>(from: *const u8, to: *mut u8, len: usize) -> u128 {
     let (mut value, mut at) = (0u128, 0);
     macro_rules! part {
         ($word:ty) => {
@@ -325,7 +330,7 @@ unsafe fn headers<V: Vector>(start: *const u8, family: Family) -> V::Block {
 
 /// The registers of as many blocks as a vector has lanes, in the third word of each lane.
 #[inline(always)]
-unsafe fn reduce<V: Vector>(blocks: V) -> V {
+pub(super) unsafe fn reduce<V: Vector>(blocks: V) -> V {
     unsafe {
         let first: V = load_keys(&REDUCTION[0]);
         let second: V = load_keys(&REDUCTION[1]);
@@ -335,22 +340,26 @@ unsafe fn reduce<V: Vector>(blocks: V) -> V {
     }
 }
 
-/// The registers of the first `count` of some blocks, one at least. The lanes of a vector are blocks that do not lie next to each
-/// other: what was just stored in halves is better not loaded as a whole.
+/// The registers of the first `count` of some blocks, one at least.
 ///
 /// # Safety
 ///
 /// The CPU must have the instructions of `V`.
 #[inline(always)]
 pub(super) unsafe fn registers<V: Vector>(blocks: &Blocks, count: usize) -> [u32; BATCH] {
+    // The lanes of a vector are blocks that do not lie next to each other, so that the compiler does not load as a whole what
+    // was just stored in halves.
     let stride = BATCH / V::LANES;
     let mut out = [0; BATCH];
     for first in 0..count.min(stride) {
         let mut words = [[0u32; 4]; 4];
-        // SAFETY: the array has the four blocks that a vector has at most.
+        // SAFETY: the array has as many words as the longest vector.
         unsafe {
-            let lanes = V::gather(blocks.as_ptr().cast::<u8>().add(16 * first), 16 * stride);
-            reduce(lanes).store(words.as_mut_ptr().cast());
+            let mut lanes = [V::Block::zero(); 4];
+            for lane in 0..V::LANES {
+                lanes[lane] = V::Block::load((&raw const blocks[first + lane * stride]).cast());
+            }
+            reduce(V::join(lanes)).store(words.as_mut_ptr().cast());
         }
         for lane in 0..V::LANES {
             out[first + lane * stride] = u32::from_le(words[lane][2]);
@@ -359,32 +368,59 @@ pub(super) unsafe fn registers<V: Vector>(blocks: &Blocks, count: usize) -> [u32
     out
 }
 
+/// How many of a burst go side by side next; an error, how many one after the other.
+#[inline(always)]
+fn next_group<V: Vector, T>(burst: &[T], alike: impl Fn(&[T]) -> bool) -> Result<usize, usize> {
+    // Two vectors keep the multiplier busy; more packets have more pointers than there are registers.
+    let most = if V::LANES == 4 { BATCH } else { HALF };
+    match burst.len() {
+        len if len >= most && alike(&burst[..most]) => Ok(most),
+        HALF.. if most > HALF && alike(&burst[..HALF]) => Ok(HALF),
+        len => Err(len.min(HALF)),
+    }
+}
+
 /// Verifies up to 64 frames; bit i is set if the ICRC of `checks[i]` is right.
 ///
 /// # Safety
 ///
 /// The CPU must have the instructions of `V`.
 #[inline(always)]
-pub(super) unsafe fn check<V: Vector>(checks: &[Check<'_>]) -> u64 {
-    let mut good = 0;
-    for (round, checks) in checks.chunks(BATCH).enumerate() {
-        let mut blocks: Blocks = [0; BATCH];
-        for (block, check) in blocks.iter_mut().zip(checks) {
-            // SAFETY: a `Check` has borrowed the bytes that it speaks of.
-            unsafe {
-                let head = headers::<V>(check.start, check.family);
-                let rest = check.start.add(check.family.span());
-                let whole = append::<V, false>(head, rest, core::ptr::null_mut(), check.rest);
-                whole.store((&raw mut *block).cast());
+pub(super) unsafe fn check<V: Vector>(mut checks: &[Check<'_>]) -> u64 {
+    let (mut good, mut done) = (0, 0);
+    while !checks.is_empty() {
+        // SAFETY: the caller's promise; a `Check` has borrowed the bytes that it speaks of.
+        let (bits, count) = unsafe {
+            match next_group::<V, _>(checks, lockstep::checks_alike) {
+                Ok(BATCH) => (lockstep::check::<V, BATCH>(checks), BATCH),
+                Ok(_) => (lockstep::check::<V, HALF>(checks), HALF),
+                Err(count) => (check_each::<V>(&checks[..count]), count),
             }
-        }
-        // SAFETY: the caller's promise.
-        let registers = unsafe { registers::<V>(&blocks, checks.len()) };
-        for (i, (check, register)) in checks.iter().zip(registers).enumerate() {
-            good |= u64::from(check.found == !register) << (round * BATCH + i);
-        }
+        };
+        good |= bits << done;
+        done += count;
+        checks = &checks[count..];
     }
     good
+}
+
+#[inline(always)]
+unsafe fn check_each<V: Vector>(checks: &[Check<'_>]) -> u64 {
+    let mut blocks: Blocks = [0; BATCH];
+    // SAFETY: as for `check`.
+    let registers = unsafe {
+        for (block, check) in blocks.iter_mut().zip(checks) {
+            let head = headers::<V>(check.start, check.family);
+            let rest = check.start.add(check.family.span());
+            let whole = append::<V, false>(head, rest, core::ptr::null_mut(), check.rest as usize);
+            whole.store((&raw mut *block).cast());
+        }
+        registers::<V>(&blocks, checks.len())
+    };
+    let both = checks.iter().zip(registers).enumerate();
+    both.fold(0, |good, (i, (check, register))| {
+        good | u64::from(check.found == !register) << i
+    })
 }
 
 /// Copies payload, fills pad and writes the ICRC of frames whose headers are written.
@@ -393,30 +429,56 @@ pub(super) unsafe fn check<V: Vector>(checks: &[Check<'_>]) -> u64 {
 ///
 /// The CPU must have the instructions of `V`; sources must be what [`Seal::copy_from`] asks for.
 #[inline(always)]
-pub(super) unsafe fn seal<V: Vector>(seals: &mut [Seal<'_>]) {
-    for seals in seals.chunks_mut(BATCH) {
-        let mut blocks: Blocks = [0; BATCH];
-        for (block, seal) in blocks.iter_mut().zip(&mut *seals) {
-            // SAFETY: a `Seal` has borrowed its frame, and its lengths add up to that of the frame.
-            unsafe {
-                let mut so_far = headers::<V>(seal.start, seal.family);
-                let rest = seal.start.add(seal.family.span());
-                so_far = append::<V, false>(so_far, rest, rest, seal.ready);
-                if let Some(source) = seal.source {
-                    let to = rest.add(seal.ready);
-                    so_far = append::<V, true>(so_far, source, to, seal.payload);
-                    if seal.pad > 0 {
-                        to.add(seal.payload).write_bytes(0, seal.pad);
-                        so_far = so_far.fold(load_keys(&TAIL[seal.pad]), V::Block::zero());
-                    }
-                }
-                so_far.store((&raw mut *block).cast());
-            }
-        }
+pub(super) unsafe fn seal<V: Vector>(mut seals: &mut [Seal<'_>]) {
+    while !seals.is_empty() {
         // SAFETY: the caller's promise.
-        let registers = unsafe { registers::<V>(&blocks, seals.len()) };
-        for (seal, register) in seals.iter_mut().zip(registers) {
-            seal.write(!register);
+        let count = unsafe {
+            match next_group::<V, _>(seals, lockstep::seals_alike) {
+                Ok(BATCH) => {
+                    lockstep::seal::<V, BATCH>(seals);
+                    BATCH
+                }
+                Ok(_) => {
+                    lockstep::seal::<V, HALF>(seals);
+                    HALF
+                }
+                Err(count) => {
+                    seal_each::<V>(&mut seals[..count]);
+                    count
+                }
+            }
+        };
+        seals = &mut seals[count..];
+    }
+}
+
+#[inline(always)]
+unsafe fn seal_each<V: Vector>(seals: &mut [Seal<'_>]) {
+    let mut blocks: Blocks = [0; BATCH];
+    // SAFETY: a `Seal` has borrowed its frame, and its lengths add up to that of the frame.
+    let registers = unsafe {
+        for (block, seal) in blocks.iter_mut().zip(&*seals) {
+            let shape = seal.shape;
+            let mut so_far = match shape.begin() {
+                Begin::Headers(family) => headers::<V>(seal.start, family),
+                Begin::State => V::Block::load(seal.state.as_ptr().cast()),
+            };
+            let rest = seal.start.add(shape.begin().span());
+            so_far = append::<V, false>(so_far, rest, rest, shape.ready());
+            if shape.copies() {
+                let to = rest.add(shape.ready());
+                so_far = append::<V, true>(so_far, seal.source, to, shape.payload());
+                if shape.pad() > 0 {
+                    to.add(shape.payload()).write_bytes(0, shape.pad());
+                    so_far = so_far.fold(load_keys(&TAIL[shape.pad()]), V::Block::zero());
+                }
+            }
+            so_far.store((&raw mut *block).cast());
         }
+        registers::<V>(&blocks, seals.len())
+    };
+    for (seal, register) in seals.iter_mut().zip(registers) {
+        // SAFETY: the frame has four bytes there.
+        unsafe { seal.write(seal.shape.icrc_offset(), !register) };
     }
 }

@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use super::fold::Blocks;
-use super::{BATCH, Check, IcrcState, Seal, portable};
+use super::{BATCH, Check, IcrcState, LEN, Seal, portable};
 
 /// Environment variable that names the kernel; without it the fastest is used.
 pub const ENV: &str = "ROCELINE_ICRC";
@@ -128,7 +128,7 @@ impl Kernel {
 
     /// As [`super::finish_batch`].
     #[inline]
-    pub fn finish_batch(&self, states: &[IcrcState]) -> [[u8; super::LEN]; BATCH] {
+    pub fn finish_batch(&self, states: &[IcrcState]) -> [[u8; LEN]; BATCH] {
         let mut blocks = [0; BATCH];
         for (block, state) in blocks.iter_mut().zip(states) {
             *block = state.0;

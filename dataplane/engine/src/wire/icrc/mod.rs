@@ -8,15 +8,17 @@
 //! * to be sent: headers by [`super::HeaderTemplate::write`] (or headers and `Seal` at once by [`super::HeaderTemplate::build`]), a
 //!   [`Seal`] of each frame that says where its payload is, and [`seal_burst`], which copies the payload while it sums, fills the pad and
 //!   stores the ICRC. Write the headers of the whole burst first: what was just stored in small pieces is slow to load.
-//! * payload from several places: an [`IcrcState`] for each packet, [`IcrcState::copy_from`] for each piece, then [`finish_batch`].
+//! * payload from several places: an [`IcrcState`] for each packet, [`IcrcState::copy_from`] for each piece but the last, and a
+//!   [`Seal::behind`] for that.
 //!
-//! A batch of [`BATCH`] packets costs less than so many one by one, as the last step is done for several in one vector. For
-//! a single packet there are [`verify`], [`seal`] and `IcrcState`. Which instructions compute all that is chosen once
+//! [`BATCH`] packets, or half as many, cost less than so many one by one: short ones of the same lengths go side by side, and of others
+//! the last step is done for several in one vector. For a single packet there are [`verify`], [`seal`] and `IcrcState`. Which instructions compute all that is chosen once
 //! ([`Kernel`]; by `ROCELINE_ICRC` if it is set).
 
 mod fold;
 mod header;
 mod kernel;
+mod lockstep;
 mod polynomial;
 mod portable;
 #[cfg(test)]
@@ -30,7 +32,7 @@ use header::Family;
 pub use kernel::{ENV, Kernel, KernelError, NAMES, current};
 
 use super::template::pad_len;
-use super::{ParsedFrame, bth, ethernet, ipv4, ipv6, udp};
+use super::{ParsedFrame, bth, ethernet, ipv6, udp};
 
 /// Bytes of the ICRC.
 pub const LEN: usize = 4;
@@ -113,7 +115,7 @@ pub struct Check<'a> {
     /// [`BEFORE_L3`] bytes before the IP header.
     start: *const u8,
     /// Bytes behind the BTH and before the ICRC.
-    rest: usize,
+    rest: u32,
     found: u32,
     family: Family,
     frame: PhantomData<&'a [u8]>,
@@ -140,7 +142,7 @@ impl<'a> Check<'a> {
         let found = frame.get(icrc..)?.first_chunk::<LEN>()?;
         let family = Family::of(*frame.get(l3)?);
         let start = l3.checked_sub(BEFORE_L3)?;
-        let rest = icrc.checked_sub(start + family.span())?;
+        let rest = u32::try_from(icrc.checked_sub(start + family.span())?).ok()?;
         Some(Check {
             start: frame[start..].as_ptr(),
             rest,
@@ -157,19 +159,107 @@ pub fn verify_burst(checks: &[Check<'_>]) -> u64 {
     current().verify_burst(checks)
 }
 
-/// A frame that lacks its ICRC, and perhaps its payload. Its IP header is at [`super::HeaderTemplate::L3_OFFSET`].
+/// What the ICRC of a frame to be sealed begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Begin {
+    /// The frame's headers.
+    Headers(Family),
+    /// What was summed already.
+    State,
+}
+
+impl Begin {
+    /// Bytes of the headers that are masked.
+    #[inline(always)]
+    fn span(self) -> usize {
+        match self {
+            Begin::Headers(family) => family.span(),
+            Begin::State => 0,
+        }
+    }
+}
+
+/// Lengths of a frame to be sealed, in two words that are quick to compare.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    /// Bytes behind the BTH, or behind the state, that are in the frame already; in the high half those of the payload to be copied.
+    lengths: u64,
+    /// Bytes of pad, [`Shape::COPIES`], [`Shape::STATE`], [`Shape::V6`].
+    kind: u32,
+}
+
+impl Shape {
+    const COPIES: u32 = 1 << 8;
+    const STATE: u32 = 1 << 9;
+    const V6: u32 = 1 << 10;
+
+    #[inline(always)]
+    fn new(begin: Begin, ready: usize, payload: usize, copies: bool) -> Option<Shape> {
+        let (ready, len) = (u32::try_from(ready).ok()?, u32::try_from(payload).ok()?);
+        let kind = match begin {
+            Begin::Headers(Family::V4) => 0,
+            Begin::Headers(Family::V6) => Shape::V6,
+            Begin::State => Shape::STATE,
+        };
+        Some(Shape {
+            lengths: u64::from(len) << 32 | u64::from(ready),
+            kind: kind | pad_len(payload) as u32 | u32::from(copies) * Shape::COPIES,
+        })
+    }
+
+    #[inline(always)]
+    fn begin(self) -> Begin {
+        match self.kind {
+            kind if kind & Shape::STATE != 0 => Begin::State,
+            kind if kind & Shape::V6 != 0 => Begin::Headers(Family::V6),
+            _ => Begin::Headers(Family::V4),
+        }
+    }
+
+    #[inline(always)]
+    fn ready(self) -> usize {
+        (self.lengths & 0xffff_ffff) as usize
+    }
+
+    #[inline(always)]
+    fn payload(self) -> usize {
+        (self.lengths >> 32) as usize
+    }
+
+    #[inline(always)]
+    fn pad(self) -> usize {
+        (self.kind & 3) as usize
+    }
+
+    /// Whether the payload is elsewhere yet.
+    #[inline(always)]
+    fn copies(self) -> bool {
+        self.kind & Shape::COPIES != 0
+    }
+
+    /// Not 0 if they differ.
+    #[inline(always)]
+    fn differences(&self, other: &Shape) -> u64 {
+        (self.lengths ^ other.lengths) | u64::from(self.kind ^ other.kind)
+    }
+
+    /// Bytes from the start on.
+    #[inline(always)]
+    fn icrc_offset(self) -> usize {
+        self.begin().span() + self.ready() + self.payload() + self.pad()
+    }
+}
+
+/// A frame that lacks its ICRC, and perhaps its payload.
 #[derive(Debug)]
 pub struct Seal<'a> {
-    /// [`BEFORE_L3`] bytes before the IP header.
+    /// [`BEFORE_L3`] bytes before the IP header; behind a state, where payload goes.
     start: *mut u8,
-    /// Bytes behind the BTH that are in the frame already.
-    ready: usize,
-    /// Where `payload` bytes come from, if they are not in the frame.
-    source: Option<*const u8>,
-    payload: usize,
-    /// Zeros to be written behind the payload.
-    pad: usize,
-    family: Family,
+    /// Where the payload comes from, if it is to be copied.
+    source: *const u8,
+    /// A state to begin with.
+    state: [u8; 16],
+    shape: Shape,
     bytes: PhantomData<&'a mut [u8]>,
 }
 
@@ -177,7 +267,8 @@ pub struct Seal<'a> {
 unsafe impl Send for Seal<'_> {}
 
 impl<'a> Seal<'a> {
-    /// Of a frame that has all but its last four bytes, the ICRC. `None` if it is shorter than headers and ICRC.
+    /// Of a frame that has all but its last four bytes, the ICRC, and its IP header at [`super::HeaderTemplate::L3_OFFSET`]. `None`
+    /// if it is shorter than headers and ICRC.
     #[inline]
     pub fn in_place(frame: &'a mut [u8]) -> Option<Seal<'a>> {
         Seal::in_place_at(frame, ethernet::LEN)
@@ -186,14 +277,12 @@ impl<'a> Seal<'a> {
     #[inline]
     fn in_place_at(frame: &'a mut [u8], l3: usize) -> Option<Seal<'a>> {
         let header_len = frame.len().checked_sub(LEN)?;
-        // SAFETY: a source of no bytes is never read.
-        let mut seal = unsafe { Seal::at(frame, l3, header_len, core::ptr::null(), 0) }?;
-        seal.source = None;
-        Some(seal)
+        // SAFETY: of no bytes none is read.
+        unsafe { Seal::at(frame, l3, header_len, None, 0) }
     }
 
-    /// Of a frame that has headers of `header_len` bytes; behind them belong `payload`, pad and ICRC. `None` if its length
-    /// is not that of all these.
+    /// Of a frame that has headers of `header_len` bytes, and its IP header at [`super::HeaderTemplate::L3_OFFSET`]; behind them
+    /// belong `payload`, pad and ICRC. `None` if its length is not that of all these.
     #[inline]
     pub fn copy(frame: &'a mut [u8], header_len: usize, payload: &'a [u8]) -> Option<Seal<'a>> {
         // SAFETY: a slice is good for reads as long as it is borrowed.
@@ -213,7 +302,33 @@ impl<'a> Seal<'a> {
         len: usize,
     ) -> Option<Seal<'a>> {
         // SAFETY: the caller's promise.
-        unsafe { Seal::at(frame, ethernet::LEN, header_len, payload, len) }
+        unsafe { Seal::at(frame, ethernet::LEN, header_len, Some(payload), len) }
+    }
+
+    /// Of the rest of a frame, behind what was summed in `state`: it gets `len` bytes of payload, pad and ICRC. `None` if
+    /// its length is not that of all these.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Seal::copy_from`].
+    #[inline]
+    pub unsafe fn behind(
+        state: IcrcState,
+        rest: &'a mut [u8],
+        payload: *const u8,
+        len: usize,
+    ) -> Option<Seal<'a>> {
+        let pad = pad_len(len);
+        if rest.len() != len.checked_add(pad + LEN)? {
+            return None;
+        }
+        Some(Seal {
+            start: rest.as_mut_ptr(),
+            source: payload,
+            state: state.0.to_le_bytes(),
+            shape: Shape::new(Begin::State, 0, len, true)?,
+            bytes: PhantomData,
+        })
     }
 
     /// # Safety
@@ -224,7 +339,7 @@ impl<'a> Seal<'a> {
         frame: &'a mut [u8],
         l3: usize,
         header_len: usize,
-        payload: *const u8,
+        payload: Option<*const u8>,
         len: usize,
     ) -> Option<Seal<'a>> {
         let family = Family::of(*frame.get(l3)?);
@@ -236,20 +351,21 @@ impl<'a> Seal<'a> {
         }
         Some(Seal {
             start: frame[start..].as_mut_ptr(),
-            ready,
-            source: Some(payload),
-            payload: len,
-            pad,
-            family,
+            source: payload.unwrap_or(core::ptr::null()),
+            state: [0; 16],
+            shape: Shape::new(Begin::Headers(family), ready, len, payload.is_some())?,
             bytes: PhantomData,
         })
     }
 
     /// Stores the ICRC.
+    ///
+    /// # Safety
+    ///
+    /// `at` must be [`Shape::icrc_offset`]: `at` and `behind` saw that the frame has four bytes there.
     #[inline(always)]
-    fn write(&mut self, icrc: u32) {
-        let at = self.family.span() + self.ready + self.payload + self.pad;
-        // SAFETY: `copy_from` saw that the frame, which is borrowed, has four bytes there.
+    unsafe fn write(&mut self, at: usize, icrc: u32) {
+        // SAFETY: the frame is borrowed, and the rest is the caller's promise.
         unsafe {
             self.start
                 .add(at)

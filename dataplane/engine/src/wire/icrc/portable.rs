@@ -6,7 +6,7 @@
 use super::fold::Blocks;
 use super::header::Family;
 use super::kernel::Kernel;
-use super::{BATCH, Check, Seal};
+use super::{BATCH, Begin, Check, Seal};
 
 pub(super) static PORTABLE: Kernel = Kernel {
     name: "portable",
@@ -91,7 +91,11 @@ unsafe fn check(checks: &[Check<'_>]) -> u64 {
         // SAFETY: a `Check` has borrowed the bytes that it speaks of.
         let block = unsafe {
             let rest = check.start.add(check.family.span());
-            append(headers(check.start, check.family), rest, check.rest)
+            append(
+                headers(check.start, check.family),
+                rest,
+                check.rest as usize,
+            )
         };
         check.found == !update(0, &block.to_le_bytes())
     };
@@ -103,16 +107,23 @@ unsafe fn seal(seals: &mut [Seal<'_>]) {
     for seal in seals {
         // SAFETY: a `Seal` has borrowed its frame, and its lengths add up to that of the frame.
         let block = unsafe {
-            let rest = seal.start.add(seal.family.span());
-            let mut len = seal.ready;
-            if let Some(source) = seal.source {
-                let to = rest.add(len);
-                core::ptr::copy_nonoverlapping(source, to, seal.payload);
-                to.add(seal.payload).write_bytes(0, seal.pad);
-                len += seal.payload + seal.pad;
+            let shape = seal.shape;
+            let begin = match shape.begin() {
+                Begin::Headers(family) => headers(seal.start, family),
+                Begin::State => u128::from_le_bytes(seal.state),
+            };
+            let rest = seal.start.add(shape.begin().span());
+            let mut len = shape.ready();
+            if shape.copies() {
+                let (to, payload) = (rest.add(len), shape.payload());
+                core::ptr::copy_nonoverlapping(seal.source, to, payload);
+                to.add(payload).write_bytes(0, shape.pad());
+                len += payload + shape.pad();
             }
-            append(headers(seal.start, seal.family), rest, len)
+            append(begin, rest, len)
         };
-        seal.write(!update(0, &block.to_le_bytes()));
+        let icrc = !update(0, &block.to_le_bytes());
+        // SAFETY: the frame has four bytes there.
+        unsafe { seal.write(seal.shape.icrc_offset(), icrc) };
     }
 }

@@ -6,7 +6,7 @@ mod kernels;
 use super::*;
 
 const HEADERS_V4: usize = ipv4::LEN + udp::LEN + bth::LEN;
-use crate::wire::{Opcode, parse};
+use crate::wire::{Opcode, ipv4, parse};
 use proptest::prelude::*;
 
 /// CRC-32 bit by bit: the definition, and nothing else.

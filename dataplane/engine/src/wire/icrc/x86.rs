@@ -20,8 +20,8 @@ impl Vector for __m128i {
         unsafe { _mm_storeu_si128(to.cast(), self) }
     }
     #[inline(always)]
-    unsafe fn gather(from: *const u8, _: usize) -> Self {
-        unsafe { Self::load(from) }
+    unsafe fn join([block, ..]: [Self; 4]) -> Self {
+        block
     }
     #[inline(always)]
     unsafe fn zero() -> Self {
@@ -42,6 +42,10 @@ impl Vector for __m128i {
     #[inline(always)]
     unsafe fn high(self) -> Self {
         unsafe { _mm_srli_si128::<8>(self) }
+    }
+    #[inline(always)]
+    unsafe fn transpose(rows: [Self; 4]) -> [Self; 4] {
+        rows
     }
     #[inline(always)]
     unsafe fn last(self) -> Self {
@@ -73,8 +77,8 @@ impl Vector for __m256i {
         unsafe { _mm256_storeu_si256(to.cast(), self) }
     }
     #[inline(always)]
-    unsafe fn gather(from: *const u8, stride: usize) -> Self {
-        unsafe { _mm256_set_m128i(__m128i::load(from.add(stride)), __m128i::load(from)) }
+    unsafe fn join([low, high, ..]: [__m128i; 4]) -> Self {
+        unsafe { _mm256_set_m128i(high, low) }
     }
     #[inline(always)]
     unsafe fn zero() -> Self {
@@ -95,6 +99,14 @@ impl Vector for __m256i {
     #[inline(always)]
     unsafe fn high(self) -> Self {
         unsafe { _mm256_srli_si256::<8>(self) }
+    }
+    #[inline(always)]
+    unsafe fn transpose([a, b, c, d]: [Self; 4]) -> [Self; 4] {
+        unsafe {
+            let low = _mm256_permute2x128_si256::<0x20>(a, b);
+            let high = _mm256_permute2x128_si256::<0x31>(a, b);
+            [low, high, c, d]
+        }
     }
     #[inline(always)]
     unsafe fn last(self) -> __m128i {
@@ -126,10 +138,9 @@ impl Vector for __m512i {
         unsafe { _mm512_storeu_si512(to.cast(), self) }
     }
     #[inline(always)]
-    unsafe fn gather(from: *const u8, stride: usize) -> Self {
+    unsafe fn join([a, b, c, d]: [__m128i; 4]) -> Self {
         unsafe {
-            let low = __m256i::gather(from, stride);
-            let high = __m256i::gather(from.add(2 * stride), stride);
+            let (low, high) = (_mm256_set_m128i(b, a), _mm256_set_m128i(d, c));
             _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)
         }
     }
@@ -152,6 +163,21 @@ impl Vector for __m512i {
     #[inline(always)]
     unsafe fn high(self) -> Self {
         unsafe { _mm512_bsrli_epi128::<8>(self) }
+    }
+    #[inline(always)]
+    unsafe fn transpose([a, b, c, d]: [Self; 4]) -> [Self; 4] {
+        unsafe {
+            let even_ab = _mm512_shuffle_i64x2::<0b10_00_10_00>(a, b); // a0 a2 b0 b2
+            let odd_ab = _mm512_shuffle_i64x2::<0b11_01_11_01>(a, b);
+            let even_cd = _mm512_shuffle_i64x2::<0b10_00_10_00>(c, d);
+            let odd_cd = _mm512_shuffle_i64x2::<0b11_01_11_01>(c, d);
+            [
+                _mm512_shuffle_i64x2::<0b10_00_10_00>(even_ab, even_cd),
+                _mm512_shuffle_i64x2::<0b10_00_10_00>(odd_ab, odd_cd),
+                _mm512_shuffle_i64x2::<0b11_01_11_01>(even_ab, even_cd),
+                _mm512_shuffle_i64x2::<0b11_01_11_01>(odd_ab, odd_cd),
+            ]
+        }
     }
     #[inline(always)]
     unsafe fn last(self) -> __m128i {

@@ -30,17 +30,17 @@ where
     type Header = <Lanes<N> as Headers>::Vector;
 
     unsafe fn load(from: *const u8) -> Self {
-        unsafe { Self::gather(from, 16) }
+        Lanes(core::array::from_fn(|i| {
+            u128::from_le_bytes(unsafe { from.add(16 * i).cast::<[u8; 16]>().read() })
+        }))
     }
     unsafe fn store(self, to: *mut u8) {
         for (i, lane) in self.0.into_iter().enumerate() {
             unsafe { to.add(16 * i).cast::<[u8; 16]>().write(lane.to_le_bytes()) };
         }
     }
-    unsafe fn gather(from: *const u8, stride: usize) -> Self {
-        Lanes(core::array::from_fn(|i| {
-            u128::from_le_bytes(unsafe { from.add(stride * i).cast::<[u8; 16]>().read() })
-        }))
+    unsafe fn join(blocks: [Lanes<1>; 4]) -> Self {
+        Lanes(core::array::from_fn(|i| blocks[i].0[0]))
     }
     unsafe fn zero() -> Self {
         Lanes([0; N])
@@ -69,6 +69,13 @@ where
     }
     unsafe fn high(self) -> Self {
         Lanes(self.0.map(|lane| lane >> 64))
+    }
+    unsafe fn transpose(rows: [Self; 4]) -> [Self; 4] {
+        let mut columns = rows;
+        for (i, column) in columns.iter_mut().enumerate().take(N) {
+            *column = Lanes(core::array::from_fn(|lane| rows[lane].0[i]));
+        }
+        columns
     }
     unsafe fn last(self) -> Lanes<1> {
         Lanes([self.0[N - 1]])

@@ -8,6 +8,8 @@ use crate::verbs::Path;
 use crate::wire::icrc::*;
 use crate::wire::{Gid, HeaderTemplate, Opcode, parse};
 
+const HALF: usize = BATCH / 2;
+
 /// What can be tested here; the names of what cannot go to the test's output.
 fn kernels() -> Vec<&'static Kernel> {
     for name in NAMES {
@@ -45,6 +47,29 @@ fn both_ways(kernel: &Kernel, before: &[u8], rest: &[u8], offset: usize) -> [[u8
         "{kernel:?}: beyond the copy"
     );
     let both = kernel.finish_batch(&[summed, copied]);
+    let mut begun = IcrcState::crc32();
+    kernel.update(&mut begun, before);
+    // The pad of a last piece is summed too.
+    let pad = rest.len().next_multiple_of(4) - rest.len();
+    let mut padded = summed;
+    kernel.update(&mut padded, &[0; 3][..pad]);
+    let want = [rest, &[0; 3][..pad], &kernel.finish_batch(&[padded])[0]].concat();
+    for count in [1, HALF, BATCH, BATCH + HALF + 2] {
+        let mut out = vec![0xee; want.len() * count];
+        let mut seals = Vec::new();
+        for into in out.chunks_exact_mut(want.len()) {
+            // SAFETY: another slice, that lives longer.
+            let seal = unsafe { Seal::behind(begun, into, rest.as_ptr(), rest.len()) };
+            seals.push(seal.expect("lengths that add up"));
+        }
+        kernel.seal_burst(&mut seals);
+        assert_eq!(
+            out,
+            want.repeat(count),
+            "{kernel:?}: {count} of {}",
+            rest.len()
+        );
+    }
     assert_eq!(both[..1], kernel.finish_batch(&[summed])[..1]);
     [both[0], both[1]]
 }
@@ -202,6 +227,23 @@ fn bursts_of_all_sizes() {
         for count in 1..=64 {
             let packet = |i: usize| (i % 3 == 1, Opcode::RC_WRITE_ONLY, (i + count) * 5 % 97);
             burst(kernel, &(0..count).map(packet).collect::<Vec<_>>());
+        }
+    }
+}
+
+/// Packets that go side by side, and a few that do not.
+#[test]
+fn bursts_of_one_length() {
+    for kernel in kernels() {
+        for len in (0..600).step_by(7).chain([64, 511, 512, 1024]) {
+            for (v6, opcode) in [
+                (len % 2 == 0, Opcode::RC_WRITE_ONLY),
+                (len % 2 == 1, Opcode::RC_SEND_LAST),
+            ] {
+                let mut packets = vec![(v6, opcode, len); 8 + 4 + 3];
+                packets[13].2 += 1;
+                burst(kernel, &packets);
+            }
         }
     }
 }

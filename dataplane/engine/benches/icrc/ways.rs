@@ -1,0 +1,190 @@
+//! What is measured. Memory is leaked: it is needed to the end, and each way has its own.
+
+use std::hint::black_box;
+
+use roceline_engine::descriptor::{Payload, Side, TxDesc};
+use roceline_engine::verbs::{Path, QpId};
+use roceline_engine::wire::icrc::{Check, IcrcState, Kernel, LEN, Seal, seal_burst, verify_burst};
+use roceline_engine::wire::{
+    ExtHeaders, Gid, HeaderTemplate, Opcode, ParsedFrame, Psn, icrc, parse,
+};
+
+use super::Way;
+
+/// Frames of a burst.
+const BURST: usize = 32;
+
+/// Pieces to be copied, and where to: each destination is aligned to 64 bytes and has room for an ICRC.
+fn places(set: usize, len: usize) -> Vec<(&'static mut [u8], &'static [u8])> {
+    // Source and destination together make the set.
+    let count = (set / (2 * len)).next_multiple_of(BURST);
+    let from: &'static [[u8; 64]] = vec![[0xa5; 64]; count * len / 64].leak();
+    let to: &'static mut [[u8; 64]] = vec![[0; 64]; count * (len / 64 + 1)].leak();
+    let from = from.as_flattened().chunks_exact(len);
+    let to = to.as_flattened_mut().chunks_exact_mut(len + 64);
+    to.zip(from)
+        .map(|(to, from)| (&mut to[..len + LEN], from))
+        .collect()
+}
+
+/// Copying and summing `len` bytes, behind headers that were summed.
+pub fn kernels(set: usize, len: usize) -> Vec<Way> {
+    let mut memcpy = places(set, len);
+    let mut crc32fast = places(set, len);
+    let mut ways = vec![
+        Way::new("memcpy", memcpy.len(), move || {
+            for (to, from) in &mut memcpy {
+                to[..black_box(len)].copy_from_slice(from);
+            }
+        }),
+        Way::new("memcpy, then crc32fast", crc32fast.len(), move || {
+            for (to, from) in &mut crc32fast {
+                let (to, icrc) = to.split_at_mut(black_box(len));
+                to.copy_from_slice(from);
+                let mut hasher = crc32fast::Hasher::new_with_initial(0x2144_df1c);
+                hasher.update(to);
+                icrc.copy_from_slice(&hasher.finalize().to_le_bytes());
+            }
+        }),
+    ];
+    for kernel in Kernel::all() {
+        for (burst, how) in [(BURST, "in bursts"), (1, "one by one")] {
+            let mut seals: Vec<Seal<'static>> = places(set, len)
+                .into_iter()
+                .map(|(to, from)| {
+                    // SAFETY: the source is a slice of `len` bytes that is never freed.
+                    let seal = unsafe { Seal::behind(IcrcState::new(&[]), to, from.as_ptr(), len) };
+                    seal.expect("the lengths add up")
+                })
+                .collect();
+            let name = format!("{}, {how}", kernel.name());
+            ways.push(Way::new(name, seals.len(), move || {
+                for seals in seals.chunks_mut(burst) {
+                    kernel.seal_burst(seals);
+                }
+            }));
+        }
+    }
+    ways
+}
+
+fn template(family: &str) -> HeaderTemplate {
+    let (src, dst) = match family {
+        "v4" => ("10.0.0.1", "10.0.0.2"),
+        _ => ("fd00::1", "fd00::2"),
+    };
+    let gid = |a: &str| Gid::from_ip(a.parse().expect("an address"));
+    let path = Path {
+        sgid: gid(src),
+        dgid: gid(dst),
+        ..Path::default()
+    };
+    HeaderTemplate::new(&path, 0xc000, 0x11, 0xffff)
+}
+
+fn desc(len: usize) -> TxDesc {
+    TxDesc {
+        qp: QpId(1),
+        epoch: 0,
+        side: Side::Requester,
+        opcode: Opcode::RC_WRITE_ONLY,
+        ack_req: true,
+        solicited: false,
+        psn: Psn::new(0x123456),
+        ext: ExtHeaders {
+            va: 1 << 40,
+            rkey: 7,
+            dma_len: len as u32,
+            ..ExtHeaders::default()
+        },
+        len: len as u32,
+        payload: Payload::None,
+        ..TxDesc::default()
+    }
+}
+
+/// A burst of frames as mbufs have them, apart and 128 bytes behind a multiple of 64.
+fn frames(len: usize) -> Vec<&'static mut [u8]> {
+    let stride = (len + 512).next_multiple_of(64) + 64;
+    let all: &'static mut [[u8; 64]] = vec![[0; 64]; BURST * stride / 64].leak();
+    let all = all.as_flattened_mut().chunks_exact_mut(stride);
+    all.map(|place| &mut place[128..][..len]).collect()
+}
+
+fn payloads(len: usize) -> &'static [u8] {
+    vec![0xa5; BURST * len].leak()
+}
+
+/// The steps of a packet (RC WRITE only), each for a burst.
+pub fn packets(family: &str, len: usize) -> Vec<Way> {
+    let (template, desc, payload) = (template(family), desc(len), payloads(len));
+    let frame_len = template.frame_len(desc.opcode, desc.len);
+    let part = move |i: usize| &payload[i * len..][..len];
+    let built = || {
+        let mut frames = frames(frame_len);
+        for (i, frame) in frames.iter_mut().enumerate() {
+            let seal = template.build(&desc, i as u16, frame, part(i));
+            seal_burst(&mut [seal.expect("the lengths add up")]);
+        }
+        frames
+    };
+
+    let received: Vec<&'static [u8]> = built().into_iter().map(|frame| &*frame).collect();
+    let to_parse = received.clone();
+    let parsed: Vec<ParsedFrame> = received
+        .iter()
+        .map(|frame| parse(frame).expect("as built"))
+        .collect();
+    assert!(
+        received
+            .iter()
+            .zip(&parsed)
+            .all(|(frame, parsed)| icrc::verify(frame, parsed))
+    );
+    let (one_by_one, parsed_too) = (received.clone(), parsed.clone());
+    let (mut to_write, mut to_build, mut to_build_alone) = (built(), built(), built());
+    let (writer, builder, alone) = (template.clone(), template.clone(), template.clone());
+    let mut checks: Vec<Check<'static>> = Vec::with_capacity(BURST);
+    let mut seals: Vec<Seal<'static>> = Vec::with_capacity(BURST);
+    vec![
+        Way::new("parse", BURST, move || {
+            for frame in &to_parse {
+                let _ = black_box(parse(black_box(frame)));
+            }
+        }),
+        Way::new("ICRC check, burst", BURST, move || {
+            checks.clear();
+            for (frame, parsed) in received.iter().zip(&parsed) {
+                checks.extend(Check::new(frame, black_box(parsed)));
+            }
+            assert_eq!(verify_burst(&checks), u64::MAX >> (64 - BURST));
+        }),
+        Way::new("ICRC check, one by one", BURST, move || {
+            for (frame, parsed) in one_by_one.iter().zip(&parsed_too) {
+                black_box(icrc::verify(frame, black_box(parsed)));
+            }
+        }),
+        Way::new("headers", BURST, move || {
+            for (i, frame) in to_write.iter_mut().enumerate() {
+                black_box(writer.write(black_box(&desc), i as u16, frame));
+            }
+        }),
+        Way::new("headers, copy, ICRC, burst", BURST, move || {
+            seals.clear();
+            for (i, frame) in to_build.iter_mut().enumerate() {
+                // SAFETY: the frame is never freed, and `seals` is cleared before it is borrowed again.
+                let frame: &'static mut [u8] = unsafe { &mut *(&raw mut **frame) };
+                seals.extend(builder.build(black_box(&desc), i as u16, frame, part(i)));
+            }
+            seal_burst(&mut seals);
+        }),
+        Way::new("headers, copy, ICRC, one by one", BURST, move || {
+            for (i, frame) in to_build_alone.iter_mut().enumerate() {
+                let seal = alone.build(black_box(&desc), i as u16, frame, part(i));
+                if let Some(seal) = seal {
+                    seal_burst(&mut [seal]);
+                }
+            }
+        }),
+    ]
+}
