@@ -7,7 +7,6 @@ use roceline_engine::wire::{Opcode, atomic_eth, bth, grh};
 use roceline_engine::{MemSlice, Outcome, PlaceKind};
 
 use super::context::{Context, Mr, OpEnd, Then};
-use super::nic::RxSlot;
 use crate::memory::AtomicOp;
 use crate::memory::helper::{Direction, Piece};
 
@@ -20,18 +19,16 @@ pub enum Deed {
     Word(AtomicOp),
 }
 
-/// What is to be done for a packet. `None` if the packet is not of that kind, which cannot be.
+/// What is to be done for a packet whose payload begins at `at`. `None` if the packet is not of that kind, which cannot be.
 #[inline]
-pub fn prepare(kind: PlaceKind, slot: &mut RxSlot) -> Option<Deed> {
+pub fn prepare(kind: PlaceKind, frame: &mut [u8], at: usize) -> Option<Deed> {
     match kind {
-        PlaceKind::Payload => Some(Deed::Copy(slot.payload_offset)),
-        _ => special(kind, slot),
+        PlaceKind::Payload => Some(Deed::Copy(at)),
+        _ => special(kind, frame, at),
     }
 }
 
-fn special(kind: PlaceKind, slot: &mut RxSlot) -> Option<Deed> {
-    let at = slot.payload_offset;
-    let frame = slot.mbuf.data_mut();
+fn special(kind: PlaceKind, frame: &mut [u8], at: usize) -> Option<Deed> {
     match kind {
         PlaceKind::Datagram => grh::put_before(frame, at).map(Deed::Copy),
         PlaceKind::AtomicAck => {

@@ -4,10 +4,15 @@
 //! it would wake up to find that ACK timeouts have passed whose answers it had no chance to look at, and send everything
 //! again, for which it has even less time: connections would fail for nothing but load. So time stands still for it
 //! while it does not run: a poll that comes later than it was expected counts as one that came [`LONGEST_STEP`] later.
+//!
+//! Every poll asks for the time, also the one that finds nothing, so it is read from the time stamp counter where that runs at
+//! a constant rate ([`Ticks`]).
 
 use std::time::Instant;
 
 use roceline_engine::Nanos;
+
+use super::probe::tsc;
 
 /// What may lie between two polls for other reasons: a poll itself can take as long.
 const LONGEST_STEP: u64 = 1_000_000;
@@ -15,7 +20,7 @@ const LONGEST_STEP: u64 = 1_000_000;
 /// A clock that stands still while its lcore is kept from running.
 #[derive(Debug)]
 pub struct Clock {
-    start: Instant,
+    ticks: Ticks,
     /// Nanoseconds from the start, by the machine, at the last look.
     last: u64,
     /// Of these, those that do not count.
@@ -28,7 +33,7 @@ impl Clock {
     /// A clock that starts at zero now.
     pub fn new() -> Clock {
         Clock {
-            start: Instant::now(),
+            ticks: Ticks::new(),
             last: 0,
             lost: 0,
             asleep: 0,
@@ -38,7 +43,13 @@ impl Clock {
     /// The present time. Called once a poll.
     #[inline]
     pub fn now(&mut self) -> Nanos {
-        self.at(self.start.elapsed().as_nanos() as u64)
+        let machine = self.ticks.now();
+        self.at(machine)
+    }
+
+    /// Nanoseconds from the start by the machine, whoever had them.
+    pub fn machine(&mut self) -> u64 {
+        self.ticks.now()
     }
 
     /// The lcore is about to sleep for so long, or shorter if it is woken: that time counts.
@@ -61,6 +72,89 @@ impl Clock {
     }
 }
 
+/// The clock of the machine, by the time stamp counter in between.
+#[derive(Debug)]
+struct Ticks {
+    start: Instant,
+    /// The counter has a constant rate.
+    constant: bool,
+    /// The counter, and nanoseconds from the start by the machine's clock, when that was looked at last.
+    tsc: u64,
+    machine: u64,
+    /// What was given then.
+    nanos: u64,
+    /// Nanoseconds a tick, in units of 2^-32.
+    rate: u64,
+    /// Ticks for which that holds; 0: the machine's clock is looked at each time.
+    span: u64,
+    /// What was given last.
+    given: u64,
+}
+
+/// Ticks between two looks at the machine's clock: some milliseconds.
+const SPAN: u64 = 1 << 23;
+/// Ticks after which the rate is known well enough: looking at both clocks takes 50 ns, which is one part in ten thousand.
+const ENOUGH: u64 = 1 << 21;
+
+impl Ticks {
+    fn new() -> Ticks {
+        Ticks {
+            start: Instant::now(),
+            constant: is_constant(),
+            tsc: tsc(),
+            machine: 0,
+            nanos: 0,
+            rate: 0,
+            span: 0,
+            given: 0,
+        }
+    }
+
+    /// Nanoseconds from the start; never less than before.
+    #[inline]
+    fn now(&mut self) -> u64 {
+        let ticks = tsc().wrapping_sub(self.tsc);
+        if ticks >= self.span {
+            return self.look();
+        }
+        self.given = self.nanos + (ticks * self.rate >> 32);
+        self.given
+    }
+
+    #[cold]
+    fn look(&mut self) -> u64 {
+        let (machine, tsc) = (self.start.elapsed().as_nanos() as u64, tsc());
+        self.given = self.given.max(machine);
+        let ticks = tsc.wrapping_sub(self.tsc);
+        if self.constant && (ENOUGH..1 << 40).contains(&ticks) {
+            let rate = (u128::from(machine - self.machine) << 32) / u128::from(ticks);
+            // What was given too much is made up for until the next look.
+            let next = (u128::from(SPAN) * rate >> 32) as u64;
+            let ahead = (self.given - machine).min(next / 2);
+            self.rate = ((u128::from(next - ahead) << 32) / u128::from(SPAN)) as u64;
+            self.span = SPAN;
+            (self.tsc, self.machine, self.nanos) = (tsc, machine, self.given);
+        } else if ticks >= 1 << 40 {
+            // Nobody has asked for minutes, or the counter is another CPU's.
+            self.span = 0;
+            (self.tsc, self.machine, self.nanos) = (tsc, machine, self.given);
+        }
+        self.given
+    }
+}
+
+/// Whether the time stamp counter has a constant rate, also in sleep (AMD APM volume 3, CPUID Fn8000_0007; Intel SDM volume 3,
+/// "Invariant TSC").
+fn is_constant() -> bool {
+    use core::arch::x86_64::__cpuid;
+    const POWER: u32 = 0x8000_0007;
+    // Safe to call from Rust 1.92 on.
+    #[allow(unused_unsafe)]
+    // SAFETY: every x86-64 CPU has CPUID and its extended functions.
+    let (last, of_power) = unsafe { (__cpuid(0x8000_0000).eax, __cpuid(POWER).edx) };
+    last >= POWER && of_power & 1 << 8 != 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -75,6 +169,38 @@ mod tests {
         assert_eq!(clock.at(71 * MS), Nanos(2 * MS));
         assert_eq!(clock.lost(), Nanos(69 * MS));
         assert_eq!(clock.at(71 * MS + 5), Nanos(2 * MS + 5));
+    }
+
+    #[test]
+    fn the_counter_goes_with_the_clock_and_never_back() {
+        let mut ticks = Ticks::new();
+        let (mut last, mut worst) = (0, 0);
+        while last < 60 * MS {
+            let before = ticks.start.elapsed().as_nanos() as u64;
+            let now = ticks.now();
+            let after = ticks.start.elapsed().as_nanos() as u64;
+            assert!(now >= last, "{now} after {last}");
+            last = now;
+            // A thread that loses its CPU in between tells nothing.
+            if after - before < 5_000 {
+                worst = worst.max(now.saturating_sub(after).max(before.saturating_sub(now)));
+            }
+        }
+        assert!(worst < 100_000, "{worst} ns off");
+        assert_eq!(ticks.span, if is_constant() { SPAN } else { 0 });
+    }
+
+    #[test]
+    fn what_was_given_too_much_is_made_up_for() {
+        let mut ticks = Ticks::new();
+        while ticks.now() < 10 * MS {}
+        let off = |ticks: &mut Ticks| {
+            let now = ticks.now();
+            now as i64 - ticks.start.elapsed().as_nanos() as i64
+        };
+        ticks.nanos += MS;
+        assert!(off(&mut ticks) > MS as i64 / 2);
+        while off(&mut ticks) > MS as i64 / 10 {}
     }
 
     #[test]

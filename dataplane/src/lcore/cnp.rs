@@ -8,7 +8,7 @@ use roceline_engine::verbs::{Path, QpId};
 use roceline_engine::wire::udp::CNP_SRC_PORT;
 use roceline_engine::wire::{Gid, HeaderTemplate, ParsedFrame, udp_sport};
 
-use super::drain::finish;
+use super::build::finish;
 use super::nic::{Nic, Shared};
 use super::pause::PCP_SHIFT;
 

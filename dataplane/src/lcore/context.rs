@@ -9,7 +9,7 @@ use std::sync::mpsc::SyncSender;
 use roceline_abi::layout::{ARM_NEXT, ARM_NONE, ARM_OFFSET, ARM_SOLICITED, QP_SLOT_SHIFT};
 use roceline_abi::objects::close_sends;
 use roceline_engine::memory::{Access, MrInfo};
-use roceline_engine::verbs::{MAX_SGE, QpId, RecvQueues, RecvWr};
+use roceline_engine::verbs::{MAX_SGE, QpId};
 use roceline_engine::wire::{Gid, HeaderTemplate, Psn};
 use roceline_engine::{MAX_PENDING, Nanos, Side};
 use slab::Slab;
@@ -18,7 +18,7 @@ use super::doorbell::Doorbells;
 use super::events::EventWriter;
 use super::message::{NewContext, Reply};
 use super::queue::{CompletionQueue, SendQueue};
-use super::srq::{Receives, Srqs};
+use super::srq::Receives;
 use crate::memory::helper::{CAPACITY, MemHelper, Moved, Piece};
 use crate::memory::{ContextFile, Reach};
 use crate::port::{Mbuf, RX_BURST};
@@ -367,6 +367,10 @@ pub struct Cq {
     pub ignore_overrun: bool,
     /// It overflowed.
     pub failed: bool,
+    /// Completions were written that the program does not see yet.
+    pub unpublished: bool,
+    /// A solicited one, or one with an error, is among them.
+    pub solicited: bool,
     /// Its QPs are being failed: see [`super::overflow`].
     pub failing: Option<Failing>,
     /// Queues of QPs that complete here.
@@ -397,15 +401,38 @@ impl Cq {
     }
 }
 
-/// A QP as the lcore sees it.
+/// A QP as the lcore sees it: in front what every packet needs, then what requests and packets to send need.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct Qp {
     /// Number.
     pub id: QpId,
-    /// Whose.
-    pub context: ContextKey,
     /// QP handle.
     pub handle: u32,
+    /// Whose.
+    pub context: ContextKey,
+    /// Packets that came and went.
+    pub packets: QpPackets,
+    /// Packets whose payload the memory thread is placing, by [`side_index`].
+    pub placing: [u32; 2],
+    /// Packets that wait for their payload, or behind one that does.
+    pub tx_waiting: u32,
+    /// IPv4 identification of the next packet.
+    pub ip_id: u16,
+    /// Requests were taken off its send queue, its receive queue, and the program does not see it yet.
+    pub unshown: [bool; 2],
+    /// Send queue.
+    pub sq: SendQueue,
+    /// In `Context::sends`.
+    pub in_sends: bool,
+    /// In `Context::paused`.
+    pub paused: bool,
+    /// Receive queue.
+    pub rq: Receives,
+    /// Packet headers, once the path is known.
+    pub template: Option<HeaderTemplate>,
+    /// Packets of which the engine waits to hear, and that were lost here behind others that wait for their payload.
+    pub lost_behind: Option<LostBehind>,
     /// PD handle.
     pub pd: u32,
     /// CQ handles.
@@ -416,30 +443,10 @@ pub struct Qp {
     pub user_handle: u64,
     /// Asynchronous events written.
     pub async_events: u32,
-    /// Send queue.
-    pub sq: SendQueue,
-    /// Receive queue.
-    pub rq: Receives,
     /// Receive requests at most.
     pub max_recv_wr: u32,
-    /// Packet headers, once the path is known.
-    pub template: Option<HeaderTemplate>,
-    /// IPv4 identification of the next packet.
-    pub ip_id: u16,
-    /// Packets that wait for their payload, or behind one that does.
-    pub tx_waiting: u32,
-    /// Packets of which the engine waits to hear, and that were lost here behind others that wait for their payload.
-    pub lost_behind: Option<LostBehind>,
-    /// Packets whose payload the memory thread is placing, by [`side_index`].
-    pub placing: [u32; 2],
-    /// In `Context::sends`.
-    pub in_sends: bool,
-    /// In `Context::paused`.
-    pub paused: bool,
     /// Multicast groups that it is attached to, for [`Groups`](super::multicast::Groups).
     pub groups: Vec<Gid>,
-    /// Packets that came and went.
-    pub packets: QpPackets,
 }
 
 /// RoCE packets of a QP, and their bytes as Ethernet frames without FCS.
@@ -483,79 +490,5 @@ pub fn side_index(side: Side) -> usize {
     match side {
         Side::Requester => 0,
         Side::Responder => 1,
-    }
-}
-
-/// The QPs of a NIC on this lcore by number.
-#[derive(Debug)]
-pub struct QpTable {
-    entries: Vec<Option<Box<Qp>>>,
-    /// Shared receive queues.
-    pub srqs: Srqs,
-    shift: u32,
-    mask: u32,
-}
-
-impl QpTable {
-    /// A table for numbers with `owner_bits` at the bottom and `index_bits` above them.
-    pub fn new((owner_bits, index_bits): (u32, u32)) -> QpTable {
-        let size = 1u32 << index_bits;
-        let mut entries = Vec::new();
-        entries.resize_with(size as usize, || None);
-        QpTable {
-            entries,
-            srqs: Srqs::default(),
-            shift: owner_bits,
-            mask: size - 1,
-        }
-    }
-
-    fn index(&self, id: QpId) -> usize {
-        ((id.0 >> self.shift) & self.mask) as usize
-    }
-
-    /// The QP with this number.
-    #[inline]
-    pub fn get(&self, id: QpId) -> Option<&Qp> {
-        self.entries[self.index(id)]
-            .as_deref()
-            .filter(|qp| qp.id == id)
-    }
-
-    /// The QP with this number.
-    #[inline]
-    pub fn get_mut(&mut self, id: QpId) -> Option<&mut Qp> {
-        let index = self.index(id);
-        self.entries[index].as_deref_mut().filter(|qp| qp.id == id)
-    }
-
-    /// Adds a QP under its number.
-    pub fn insert(&mut self, qp: Box<Qp>) {
-        let index = self.index(qp.id);
-        self.entries[index] = Some(qp);
-    }
-
-    /// Takes a QP out.
-    pub fn remove(&mut self, id: QpId) -> Option<Box<Qp>> {
-        self.get(id)?;
-        let index = self.index(id);
-        self.entries[index].take()
-    }
-
-    /// All QPs.
-    pub fn iter(&self) -> impl Iterator<Item = &Qp> {
-        self.entries.iter().filter_map(|e| e.as_deref())
-    }
-}
-
-impl RecvQueues for QpTable {
-    fn take(&mut self, qp: QpId, wr: &mut RecvWr) -> bool {
-        let index = self.index(qp);
-        let found = self.entries[index].as_deref_mut().filter(|q| q.id == qp);
-        match found.map(|qp| &mut qp.rq) {
-            Some(Receives::Own(queue)) => queue.take(wr),
-            Some(Receives::Shared(srq)) => self.srqs.take(*srq, wr),
-            None => false,
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! Carrying out what the engine asked for: placements, completions to the CQs, packets to the port.
+//! Carrying out what the engine asked for: placements, completions to the CQs, packets to be built ([`super::build`]).
 //!
 //! In flows [`roceline_engine::Outputs`], filled by any engine call; it is empty afterwards.
 //!
@@ -8,23 +8,18 @@
 
 use roceline_abi::queue::{Cqe, Origin};
 use roceline_engine::verbs::{AsyncKind, Completion, Event, QpId, WcStatus};
-use roceline_engine::wire::{Opcode, atomic_eth, icrc};
-use roceline_engine::{Engine, MemSlice, NO_AH, Outcome, Outputs, Payload, Place, Side, TxDesc};
+use roceline_engine::wire::atomic_eth;
+use roceline_engine::{MemSlice, Outcome, Outputs, Place};
 
 use super::atomic::{self, Deed};
-use super::context::{Context, LostBehind, Mr, Op, OpEnd, Qp, Then, side_index};
-use super::nic::{Fetched, LOOPBACK_LIMIT, Nic, Placed, Shared, TX_LIMIT};
+use super::build::build_all;
+use super::context::{Context, Mr, OpEnd, Qp, Then, side_index};
+use super::nic::{Fetched, Nic, Placed, Shared};
 use super::overflow;
-use super::pause;
 use super::queue::CqFull;
 use super::srq;
-use super::{cnp, multicast};
-use crate::memory::helper::{CAPACITY, Direction, Piece};
+use crate::memory::helper::{Direction, Piece};
 use crate::memory::{AtomicOp, Window};
-use crate::port::{Mbuf, Mempool};
-
-/// Bytes in front of the IP header of the packets that we build.
-const L3_OFFSET: usize = 14;
 
 /// Empties `shared.out`, and tells the engine of what was placed and fetched on the way.
 pub fn drain(nic: &mut Nic, shared: &mut Shared) {
@@ -34,14 +29,20 @@ pub fn drain(nic: &mut Nic, shared: &mut Shared) {
         while let Some(&placed) = shared.placed.get(told) {
             let Placed {
                 outcome,
+                count,
                 qp,
                 epoch,
                 side,
             } = placed;
             told += 1;
             let (now, out) = (shared.now, &mut shared.out);
-            nic.engine
-                .placed(qp, epoch, side, outcome, now, &mut nic.qps, out);
+            match outcome {
+                Outcome::Done => nic.engine.all_placed(qp, epoch, side, count, now, out),
+                _ => {
+                    let qps = &mut nic.qps;
+                    nic.engine.placed(qp, epoch, side, outcome, now, qps, out);
+                }
+            }
             if !shared.out.has_room() {
                 carry_out(nic, shared);
             }
@@ -71,52 +72,82 @@ fn carry_out(nic: &mut Nic, shared: &mut Shared) {
             Event::Retired { qp, count } => {
                 if let Some(qp) = nic.qps.get_mut(qp) {
                     qp.sq.retire(count);
+                    note_unshown(qp, false, &mut shared.unshown);
                 }
             }
             Event::Async { qp, kind } => asynchronous(nic, shared, qp, kind),
         }
     }
-    for desc in &out.tx {
-        build(nic, shared, desc, &out.slices);
+    show(nic, shared);
+    if !out.tx.is_empty() {
+        build_all(nic, shared, &out.tx, &out.slices);
     }
     out.clear();
     shared.out = out;
+}
+
+/// Notes that requests were taken off a queue of a QP, which [`show`] shows.
+#[inline]
+fn note_unshown(qp: &mut Qp, recv: bool, unshown: &mut Vec<QpId>) {
+    if qp.unshown == [false; 2] {
+        unshown.push(qp.id);
+    }
+    qp.unshown[usize::from(recv)] = true;
+}
+
+/// Shows programs what was taken off work queues, then the completions that were written: one store for each queue. In this
+/// order, as who sees a completion may post again.
+#[inline]
+fn show(nic: &mut Nic, shared: &mut Shared) {
+    while let Some(id) = shared.unshown.pop() {
+        let Some(qp) = nic.qps.get_mut(id) else {
+            continue;
+        };
+        let [sends, receives] = std::mem::take(&mut qp.unshown);
+        if sends {
+            qp.sq.show();
+        }
+        if receives {
+            qp.rq.show();
+        }
+    }
+    // In the order of their first completions.
+    for at in 0..shared.unpublished.len() {
+        publish(shared, shared.unpublished[at]);
+    }
+    shared.unpublished.clear();
 }
 
 fn begin_place(nic: &mut Nic, shared: &mut Shared, place: &Place, slices: &[MemSlice]) {
     let Some(qp) = nic.qps.get_mut(place.qp) else {
         return;
     };
-    let Some(mut slot) = nic
-        .rx_slots
-        .get_mut(place.packet as usize)
-        .and_then(Option::take)
-    else {
+    let Some((mbuf, packet)) = nic.received.get_mut(place.packet) else {
         return;
     };
     let slices = &slices[place.first as usize..][..usize::from(place.count)];
-    let Some(deed) = atomic::prepare(place.kind, &mut slot) else {
+    let at = packet.payload_offset as usize;
+    let Some(deed) = atomic::prepare(place.kind, mbuf.data_mut(), at) else {
         return;
     };
     let placing = &mut qp.placing[side_index(place.side)];
     if *placing == 0 {
         let outcome = match deed {
             Deed::Copy(start) => {
-                let bytes = slot.mbuf.data().get(start..).unwrap_or_default();
+                let bytes = mbuf.data().get(start..).unwrap_or_default();
                 place_now(&nic.mrs, slices, bytes).then_some(Outcome::Done)
             }
             Deed::Word(op) => atomic::execute_now(&nic.mrs, slices, op),
         };
         if let Some(outcome) = outcome {
-            shared.placed.push(Placed {
-                outcome,
-                qp: place.qp,
-                epoch: place.epoch,
-                side: place.side,
-            });
+            Placed::note(&mut shared.placed, outcome, place);
             return;
         }
     }
+    let psn = packet.psn;
+    let Some(mbuf) = nic.received.take(place.packet) else {
+        return;
+    };
     *placing += 1;
     let context = &mut shared.contexts[qp.context];
     context.placing += 1;
@@ -124,22 +155,16 @@ fn begin_place(nic: &mut Nic, shared: &mut Shared, place: &Place, slices: &[MemS
         qp: place.qp,
         epoch: place.epoch,
         side: place.side,
-        psn: slot.psn,
-        mbuf: slot.mbuf,
+        psn,
+        mbuf,
         then: Then::Placed,
         tell_fetched: false,
     };
     let (key, mrs) = (qp.context, &mut nic.mrs);
     let first = match deed {
         Deed::Copy(start) => begin(context, mrs, Direction::Place, slices, start, end),
-        Deed::Word(AtomicOp::Store(_)) => {
-            let start = slot.payload_offset;
-            begin(context, mrs, Direction::Store, slices, start, end)
-        }
-        Deed::Word(op) => {
-            let at = slot.payload_offset - atomic_eth::LEN;
-            atomic::begin(context, mrs, slices, op, at, end)
-        }
+        Deed::Word(AtomicOp::Store(_)) => begin(context, mrs, Direction::Store, slices, at, end),
+        Deed::Word(op) => atomic::begin(context, mrs, slices, op, at - atomic_eth::LEN, end),
     };
     if first {
         shared.kicks.push(key);
@@ -157,21 +182,9 @@ fn place_now(mrs: &[Option<Mr>], slices: &[MemSlice], payload: &[u8]) -> bool {
     })
 }
 
-/// Reads a payload from mapped memory. False if not all of it is mapped.
-#[inline]
-fn fetch_now(mrs: &[Option<Mr>], slices: &[MemSlice], payload: &mut [u8]) -> bool {
-    let mut rest = payload;
-    windows(mrs, slices, |window, len| {
-        let here = rest.len().min(len);
-        let (piece, after) = std::mem::take(&mut rest).split_at_mut(here);
-        rest = after;
-        window.read(piece)
-    })
-}
-
 /// Calls `copy` with the window of each slice, and its length, until one is not mapped or cannot be copied: then false.
 #[inline(always)]
-fn windows(
+pub(super) fn windows(
     mrs: &[Option<Mr>],
     slices: &[MemSlice],
     mut copy: impl FnMut(Window<'_>, usize) -> bool,
@@ -185,7 +198,7 @@ fn windows(
 
 /// Hands the pieces of an operation to the memory thread. The payload lies in `end`'s mbuf from `start` on; the mbuf stays
 /// with the last piece, so the bytes outlive the thread's use of them. True if the thread was not to be kicked already.
-fn begin(
+pub(super) fn begin(
     context: &mut Context,
     mrs: &mut [Option<Mr>],
     direction: Direction,
@@ -219,7 +232,7 @@ fn complete(nic: &mut Nic, shared: &mut Shared, c: &Completion) {
     if !matches!(c.status, WcStatus::Success | WcStatus::WrFlushErr) {
         failed(nic, shared, c.qp, c.status);
     }
-    let mut qp = nic.qps.get_mut(c.qp);
+    let qp = nic.qps.get_mut(c.qp);
     let mut written = None;
     if let (Some(qp), Some(cq)) = (&qp, shared.cqs.get_mut(c.cq as usize)) {
         let cqe = Cqe {
@@ -246,42 +259,55 @@ fn complete(nic: &mut Nic, shared: &mut Shared, c: &Completion) {
         };
         written = Some(cq.queue.write(&cqe, origin));
     }
-    // Before the completion is seen: who sees it may post again.
-    if let Some(qp) = &mut qp {
+    if let Some(qp) = qp {
         if c.recv {
             qp.rq.retire();
         } else {
             qp.sq.retire(c.retire);
         }
+        note_unshown(qp, c.recv, &mut shared.unshown);
     }
     let Some(cq) = shared.cqs.get_mut(c.cq as usize) else {
         return;
     };
     match written {
-        Some(Ok(())) => cq.queue.publish(),
+        Some(Ok(())) => {
+            if !std::mem::replace(&mut cq.unpublished, true) {
+                shared.unpublished.push(c.cq);
+            }
+            cq.solicited |= c.solicited || c.status as u32 != 0;
+        }
         Some(Err(CqFull)) => {
             // What is flushed because it overflowed is no news.
             let news = !cq.failed || c.status != WcStatus::WrFlushErr;
             if news && !cq.ignore_overrun {
                 overflow::note(cq, c.cq, &mut shared.failed_cqs);
             }
-            return;
         }
-        None => return,
+        None => {}
     }
+}
+
+/// Shows the completions of a CQ that were written; an event follows if the program wants one.
+fn publish(shared: &mut Shared, handle: u32) {
+    let Some(cq) = shared.cqs.get_mut(handle as usize) else {
+        return;
+    };
+    cq.queue.publish();
+    cq.unpublished = false;
+    let solicited = std::mem::take(&mut cq.solicited);
     let Some(channel) = cq.channel else { return };
     let key = cq.context;
     let context = &mut shared.contexts[key];
-    let solicited = c.solicited || c.status as u32 != 0;
-    if cq.fires(&context.file, c.cq, solicited) {
-        let handle = channel;
-        if let Some(channel) = context.channels.get_mut(handle as usize) {
-            // One that waits for room in the pipe will be read after this completion was written: it says enough.
+    if cq.fires(&context.file, handle, solicited) {
+        let on = channel;
+        if let Some(channel) = context.channels.get_mut(on as usize) {
+            // One that waits for room in the pipe will be read after these completions were written: it says enough.
             let told = channel.events.waits(cq.last_event);
             if !told && channel.events.push(cq.user_handle.to_ne_bytes()) {
                 cq.last_event = channel.events.newest();
                 cq.comp_events += 1;
-                context.note_channel(handle);
+                context.note_channel(on);
                 shared.note_events(key);
             }
         }
@@ -320,172 +346,5 @@ fn failed(nic: &mut Nic, shared: &mut Shared, id: QpId, status: WcStatus) {
     }
     if let Some(qp) = nic.qps.get(id) {
         shared.contexts[qp.context].close_sends(qp.handle, false);
-    }
-}
-
-fn build(nic: &mut Nic, shared: &mut Shared, desc: &TxDesc, slices: &[MemSlice]) {
-    let waits = build_packet(nic, shared, desc, slices);
-    if desc.tell_fetched && !waits {
-        let (id, epoch) = (desc.qp, desc.epoch);
-        match nic.qps.get_mut(id).filter(|qp| qp.tx_waiting > 0) {
-            // It was lost, but is not the oldest of those that the engine waits for.
-            Some(qp) => LostBehind::add(&mut qp.lost_behind, epoch),
-            None => shared.fetched.push(Fetched { qp: id, epoch }),
-        }
-    }
-}
-
-/// True if the packet waits for its payload, or behind one that does; false if it is on its way, or lost for want of a buffer.
-fn build_packet(nic: &mut Nic, shared: &mut Shared, desc: &TxDesc, slices: &[MemSlice]) -> bool {
-    if desc.opcode == Opcode::CNP {
-        cnp::build(nic, shared, desc);
-        return false;
-    }
-    let Some(qp) = nic.qps.get_mut(desc.qp) else {
-        return false;
-    };
-    let template = match desc.ah {
-        NO_AH => qp.template.as_ref(),
-        ah => nic
-            .ahs
-            .get(ah as usize)
-            .and_then(Option::as_ref)
-            .map(|ah| &ah.template),
-    };
-    let Some(template) = template else {
-        return false;
-    };
-    let Some(mut mbuf) = shared.pool.alloc() else {
-        nic.counts.tx_no_mbuf += 1;
-        return false;
-    };
-    let context = &mut shared.contexts[qp.context];
-    let payload = desc.len as usize;
-    let total = template.frame_len(desc.opcode, desc.len);
-    let written = mbuf
-        .set_len(total)
-        .and_then(|frame| template.write(desc, qp.ip_id, frame));
-    let Some(header_len) = written else {
-        // The path MTU was checked against the port's, so every packet fits an mbuf.
-        nic.counts.tx_no_mbuf += 1;
-        return false;
-    };
-    if desc.ah != NO_AH {
-        template.set_dest_qpn(mbuf.data_mut(), desc.dest_qpn);
-    }
-    if nic.tags {
-        let priority = match desc.ah {
-            NO_AH => nic.engine.priority(desc.qp),
-            ah => nic
-                .ahs
-                .get(ah as usize)
-                .and_then(Option::as_ref)
-                .map(|ah| ah.path.sl),
-        };
-        mbuf.set_tci(u16::from(priority.unwrap_or(0)) << pause::PCP_SHIFT);
-    }
-    qp.ip_id = qp.ip_id.wrapping_add(1);
-    // Pad bytes are zero and under the ICRC.
-    mbuf.data_mut()[header_len + payload..].fill(0);
-    let mut end = OpEnd {
-        qp: desc.qp,
-        epoch: desc.epoch,
-        side: desc.side,
-        psn: desc.psn,
-        mbuf,
-        then: Then::Send,
-        tell_fetched: desc.tell_fetched,
-    };
-    match desc.payload {
-        Payload::None => {}
-        Payload::Inline { slot, offset } => {
-            let into = &mut end.mbuf.data_mut()[header_len..header_len + payload];
-            if !qp.sq.copy_inline(slot, offset, into) {
-                return false;
-            }
-        }
-        Payload::Memory { first, count } => {
-            let slices = &slices[first as usize..][..usize::from(count)];
-            let ordered = desc.side == Side::Requester || qp.placing[side_index(desc.side)] == 0;
-            let into = &mut end.mbuf.data_mut()[header_len..header_len + payload];
-            if !(ordered && fetch_now(&nic.mrs, slices, into)) {
-                if context.ops.len() + slices.len() > CAPACITY {
-                    nic.counts.tx_memory_overrun += 1;
-                    return false;
-                }
-                let (direction, mrs) = (Direction::Fetch, &mut nic.mrs);
-                if begin(context, mrs, direction, slices, header_len, end) {
-                    shared.kicks.push(qp.context);
-                }
-                qp.tx_waiting += 1;
-                pause_if_many(&mut nic.engine, qp, context);
-                return true;
-            }
-        }
-    }
-    if qp.tx_waiting > 0 {
-        // Behind a packet of the same QP that waits for its payload.
-        if context.ops.len() >= CAPACITY {
-            nic.counts.tx_memory_overrun += 1;
-            return false;
-        }
-        qp.tx_waiting += 1;
-        context.ops.push_back(Op {
-            mr: None,
-            refused: false,
-            end: Some(end),
-        });
-        pause_if_many(&mut nic.engine, qp, context);
-        return true;
-    }
-    finish(nic, &shared.pool, end.qp, end.mbuf);
-    false
-}
-
-/// A QP sends nothing more while its program has very many operations under way.
-fn pause_if_many(engine: &mut Engine, qp: &mut Qp, context: &mut Context) {
-    if context.ops.len() > context.room && !qp.paused {
-        qp.paused = true;
-        context.paused.push(qp.id);
-        engine.pause_tx(qp.id, true);
-    }
-}
-
-/// Stores the ICRC and queues the packet for the port.
-pub fn finish(nic: &mut Nic, pool: &Mempool, id: QpId, mut mbuf: Mbuf) {
-    let len = mbuf.len() as u64;
-    let frame = mbuf.data_mut();
-    icrc::seal(frame, L3_OFFSET);
-    let own = frame[..6] == nic.info.mac && nic.part.is_own(frame);
-    let group = frame[0] & 1 != 0;
-    // Rules between here and the port, and groups, cost a NIC without them no branch of their own.
-    if own | group | nic.impair.sending {
-        if group & !nic.impair.sending {
-            multicast::loop_back(&nic.groups, &mut nic.loopback, pool, &mbuf);
-        }
-        let (queue, limit) = match (nic.impair.sending, own) {
-            (true, _) => (&mut nic.impair.staged, TX_LIMIT),
-            (false, true) => (&mut nic.loopback, LOOPBACK_LIMIT),
-            (false, false) => (&mut nic.tx, TX_LIMIT),
-        };
-        if queue.len() >= limit {
-            nic.counts.tx_queue_full += 1;
-            return;
-        }
-        nic.counts.tx_multicast += u64::from(group);
-        queue.push_back(mbuf);
-    } else {
-        if nic.tx.len() >= TX_LIMIT {
-            nic.counts.tx_queue_full += 1;
-            return;
-        }
-        nic.tx.push_back(mbuf);
-    }
-    let counters = nic.engine.counters_mut();
-    counters.rdma_tx_packets += 1;
-    counters.rdma_tx_bytes += len;
-    if let Some(qp) = nic.qps.get_mut(id) {
-        qp.packets.tx += 1;
-        qp.packets.tx_bytes += len;
     }
 }

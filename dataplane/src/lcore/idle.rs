@@ -1,7 +1,7 @@
 //! What an lcore does when a poll found nothing.
 //!
 //! `spin` polls on. `adaptive` polls on for a moment, then gives up its time slice on each empty poll where the machine
-//! is overcommitted or a memory thread has work for us, then sleeps on an epoll of eventfds. Two threads that
+//! is overcommitted (on some of them while nobody takes it) or a memory thread has work for us, then sleeps on an epoll of eventfds. Two threads that
 //! spin on one core hand over once a time slice (16 ms); two that yield, in 2.4 us (`docs/performance.md`).
 
 use std::io;
@@ -36,6 +36,11 @@ const SHORT: Nanos = Nanos::from_micros(60);
 /// Longest sleep while receives may be posted to failed QPs, which ring no bell.
 const ERRORED: Nanos = Nanos::from_millis(1);
 
+/// A yield that takes longer has let another thread run. To and back are two switches, 2 us; a yield alone is 0.4 us.
+const SWITCH: u64 = 1_000;
+/// How long a CPU that nobody else wanted counts as ours alone.
+const ALONE: Nanos = Nanos::from_micros(5);
+
 /// Operations under way beyond which a busy lcore lets memory threads run that share its CPU.
 const HELPER_BACKLOG: usize = 64;
 
@@ -47,6 +52,8 @@ pub struct Idle {
     wake: Arc<LcoreWake>,
     cpus: usize,
     last_work: Nanos,
+    /// Until then nobody else is thought to want the CPU.
+    alone_until: Nanos,
     sleeps: u64,
 }
 
@@ -67,6 +74,7 @@ impl Idle {
             wake,
             cpus,
             last_work: Nanos::ZERO,
+            alone_until: Nanos::ZERO,
             sleeps: 0,
         };
         idle.watch(&idle.wake.eventfd);
@@ -141,7 +149,7 @@ pub fn rest(lcore: &mut Lcore, work: usize, now: Nanos) {
         return;
     }
     lcore.empty_polls += 1;
-    let waiting = lcore.shared.contexts.iter().any(|(_, c)| !c.ops.is_empty());
+    let waiting = lcore.shared.programs.wait();
     if lcore.idle.policy == IdlePolicy::Spin {
         // Even then memory threads that share our CPU must run.
         if waiting && lcore.helper_cpus.is_empty() {
@@ -154,11 +162,29 @@ pub fn rest(lcore: &mut Lcore, work: usize, now: Nanos) {
     let quiet = now.saturating_sub(lcore.idle.last_work);
     if quiet >= QUIET {
         sleep(lcore, now);
-    } else if waiting || lcore.overcommitted() {
+    } else if waiting {
         std::thread::yield_now();
+    } else if lcore.overcommitted() {
+        share(lcore, now);
     } else {
         std::hint::spin_loop();
     }
+}
+
+/// Gives the CPU to whoever else waits for it. While nobody does, that is a system call for nothing, during which no work is
+/// seen: then it is done now and then only.
+fn share(lcore: &mut Lcore, now: Nanos) {
+    if now < lcore.idle.alone_until {
+        std::hint::spin_loop();
+        return;
+    }
+    let before = lcore.clock.machine();
+    std::thread::yield_now();
+    let away = lcore.clock.machine() - before;
+    lcore.idle.alone_until = match away < SWITCH {
+        true => now + ALONE,
+        false => Nanos::ZERO,
+    };
 }
 
 impl Lcore {

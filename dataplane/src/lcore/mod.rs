@@ -7,6 +7,7 @@
 
 mod ah;
 mod atomic;
+mod build;
 mod clock;
 mod cnp;
 mod commands;
@@ -16,6 +17,7 @@ mod doorbell;
 mod drain;
 mod dropped;
 mod events;
+mod few;
 mod idle;
 mod impair;
 mod inject;
@@ -33,7 +35,9 @@ mod pause;
 mod post_mortems;
 pub mod probe;
 mod program;
+mod qp_table;
 mod queue;
+mod received;
 mod router;
 pub(crate) mod slice;
 mod snapshot;
@@ -61,7 +65,7 @@ use crate::fabric::Fabric;
 use crate::fabric::report::FabricReport;
 use crate::memory::helper::LcoreWake;
 use crate::nic::NicInfo;
-use crate::port::{Mempool, Port};
+use crate::port::{Burst, Mempool, Port};
 use crate::watchdog::Heart;
 use clock::Clock;
 use commands::close;
@@ -191,6 +195,11 @@ impl Lcore {
                 pds: Slab::new(),
                 pool,
                 out: Outputs::new(),
+                fresh: Burst::new(),
+                built: Burst::new(),
+                plans: Vec::with_capacity(Burst::CAPACITY),
+                unshown: Vec::with_capacity(Outputs::EVENTS),
+                unpublished: Vec::with_capacity(Outputs::EVENTS),
                 ends: Vec::with_capacity(128),
                 placed: Vec::with_capacity(2 * Outputs::PLACE),
                 fetched: Vec::with_capacity(2 * Outputs::TX),

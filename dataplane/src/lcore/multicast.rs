@@ -9,11 +9,11 @@ use std::collections::{HashMap, VecDeque};
 use std::net::Ipv6Addr;
 
 use roceline_engine::verbs::QpId;
-use roceline_engine::wire::{Gid, Packet, ethernet, ipv4, ipv6};
+use roceline_engine::wire::{Gid, ParsedFrame, ethernet, ipv4, ipv6};
 use roceline_engine::{Counters, Nanos};
 
 use super::drain::drain;
-use super::nic::{LOOPBACK_LIMIT, Nic, RxSlot, Shared};
+use super::nic::{LOOPBACK_LIMIT, Nic, Shared};
 use crate::port::{Mbuf, Mempool};
 
 /// Destination QPN of packets to a group (IBTA 10.5).
@@ -29,7 +29,7 @@ pub struct Groups {
     /// Members of all groups.
     members: usize,
     /// Packets for members, each with its own buffer.
-    copies: VecDeque<(Packet, Mbuf)>,
+    copies: VecDeque<(ParsedFrame, Mbuf)>,
 }
 
 /// A group is full, or there are too many groups.
@@ -159,9 +159,10 @@ pub fn arrived(
     groups: &mut Groups,
     counters: &mut Counters,
     pool: &Mempool,
-    packet: &Packet,
+    frame: &ParsedFrame,
     mbuf: Mbuf,
 ) -> bool {
+    let packet = &frame.packet;
     if packet.dest_qpn != MULTICAST_QPN || !is_group(packet.dst) {
         return false;
     }
@@ -179,14 +180,9 @@ pub fn arrived(
         };
         match buffer.filter(|_| copies.len() < COPIES_LIMIT) {
             Some(buffer) => {
-                let dest_qpn = member.0;
-                copies.push_back((
-                    Packet {
-                        dest_qpn,
-                        ..*packet
-                    },
-                    buffer,
-                ));
+                let mut copy = *frame;
+                copy.packet.dest_qpn = member.0;
+                copies.push_back((copy, buffer));
             }
             None => counters.rx_dropped += 1,
         }
@@ -197,8 +193,8 @@ pub fn arrived(
 /// Gives the members their copies.
 #[cold]
 pub fn deliver(nic: &mut Nic, shared: &mut Shared, now: Nanos) {
-    while let Some((packet, mbuf)) = nic.groups.copies.pop_front() {
-        if let Some(qp) = nic.qps.get_mut(QpId(packet.dest_qpn)) {
+    while let Some((frame, mbuf)) = nic.groups.copies.pop_front() {
+        if let Some(qp) = nic.qps.get_mut(QpId(frame.packet.dest_qpn)) {
             if !shared.contexts[qp.context].has_room() {
                 nic.counts.rx_memory_overrun += 1;
                 continue;
@@ -206,16 +202,13 @@ pub fn deliver(nic: &mut Nic, shared: &mut Shared, now: Nanos) {
             qp.packets.rx += 1;
             qp.packets.rx_bytes += mbuf.len() as u64;
         }
-        // No packet of the burst is left in its slot, so any tag will do.
-        nic.rx_slots[0] = Some(RxSlot {
-            mbuf,
-            psn: packet.psn,
-            payload_offset: packet.payload_offset as usize,
-        });
+        // A burst of its own.
+        let packet = frame.packet;
+        nic.received.push(mbuf, frame);
         let (qps, out) = (&mut nic.qps, &mut shared.out);
         nic.engine.rx(&packet, 0, now, qps, out);
         drain(nic, shared);
-        nic.rx_slots[0] = None;
+        nic.received.clear();
     }
 }
 

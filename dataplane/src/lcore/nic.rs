@@ -4,19 +4,21 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use roceline_engine::verbs::QpId;
-use roceline_engine::wire::{Packet, Psn};
-use roceline_engine::{Engine, EngineConfig, Nanos, Outcome, Outputs, Side};
+use roceline_engine::{Engine, EngineConfig, Nanos, Outcome, Outputs, Place, Side};
 use slab::Slab;
 
 use super::ah::Ah;
+use super::build::Plan;
 use super::cnp::Senders;
-use super::context::{Context, ContextKey, Cq, Mr, OpEnd, Pd, QpTable};
+use super::context::{Context, ContextKey, Cq, Mr, OpEnd, Pd};
 use super::impair::NicImpair;
 use super::multicast::Groups;
 use super::mw::Windows;
 use super::others::Others;
 use super::pause::NicPause;
 use super::program::Programs;
+use super::qp_table::QpTable;
+use super::received::Received;
 use super::tap::Taps;
 use crate::congestion::Settings;
 use crate::memory::helper::Moved;
@@ -61,10 +63,8 @@ pub struct Nic {
     pub tx_burst: Burst,
     /// The burst being received.
     pub rx_burst: Burst,
-    /// Its packets, by tag.
-    pub rx_slots: [Option<RxSlot>; RX_BURST],
-    /// What was parsed of them, with the tag.
-    pub rx_packets: Vec<(u32, Packet)>,
+    /// Its packets while the transport judges them.
+    pub received: Received,
     /// Its place among the NICs of its lcore.
     pub place: usize,
     /// Which part of the NIC this is, where several lcores serve it.
@@ -99,16 +99,6 @@ pub struct Nic {
     pub port_pauses: bool,
     /// Where marked datagrams came from.
     pub senders: Senders,
-}
-
-/// A received packet while the transport judges it, and what a placement of it needs to know.
-pub struct RxSlot {
-    /// The packet.
-    pub mbuf: Mbuf,
-    /// Its PSN.
-    pub psn: Psn,
-    /// Where its payload begins.
-    pub payload_offset: usize,
 }
 
 /// Packets that the transport never saw or never sent.
@@ -183,8 +173,7 @@ impl Nic {
             tx: VecDeque::with_capacity(TX_LIMIT + RX_BURST),
             tx_burst: Burst::new(),
             rx_burst: Burst::new(),
-            rx_slots: [const { None }; RX_BURST],
-            rx_packets: Vec::with_capacity(RX_BURST),
+            received: Received::new(),
             place,
             part,
             link_up,
@@ -206,6 +195,15 @@ impl Nic {
     }
 }
 
+impl Nic {
+    /// Whether a finished packet is the next to go to the port, and nobody looks at it on its way: captures, pauses and tags see
+    /// packets when they leave [`Nic::tx`].
+    #[inline]
+    pub fn sends_at_once(&self) -> bool {
+        self.tx.is_empty() & !self.tapped & !self.tags && self.pause.is_none()
+    }
+}
+
 /// What the stages of a poll work on besides the NIC at hand.
 #[derive(Debug)]
 pub struct Shared {
@@ -219,6 +217,16 @@ pub struct Shared {
     pub pool: Arc<Mempool>,
     /// What the engine wants.
     pub out: Outputs,
+    /// Buffers for the packets that are being built.
+    pub fresh: Burst,
+    /// Packets that were built, but for payload and ICRC.
+    pub built: Burst,
+    /// How each of them is finished.
+    pub plans: Vec<Plan>,
+    /// QPs of which requests were taken off, which their programs do not see yet.
+    pub unshown: Vec<QpId>,
+    /// CQs with completions that their programs do not see yet.
+    pub unpublished: Vec<u32>,
     /// Operations that ended.
     pub ends: Vec<(OpEnd, Moved)>,
     /// Payloads that were placed at once, of which the engine has not heard yet.
@@ -249,17 +257,40 @@ pub struct Shared {
     pub requests_per_poll: usize,
 }
 
-/// A payload that was placed at once.
+/// Payloads that were placed at once, one after the other.
 #[derive(Clone, Copy, Debug)]
 pub struct Placed {
-    /// How it ended.
+    /// How it ended. Of several: [`Outcome::Done`].
     pub outcome: Outcome,
+    /// How many.
+    pub count: u32,
     /// Whose.
     pub qp: QpId,
     /// Its epoch.
     pub epoch: u32,
     /// Which half.
     pub side: Side,
+}
+
+impl Placed {
+    /// Notes one more. A run of them is told to the engine at once.
+    #[inline]
+    pub fn note(all: &mut Vec<Placed>, outcome: Outcome, place: &Place) {
+        if let (Some(last), Outcome::Done) = (all.last_mut(), outcome) {
+            let same = last.qp == place.qp && last.epoch == place.epoch && last.side == place.side;
+            if same && last.outcome == Outcome::Done {
+                last.count += 1;
+                return;
+            }
+        }
+        all.push(Placed {
+            outcome,
+            count: 1,
+            qp: place.qp,
+            epoch: place.epoch,
+            side: place.side,
+        });
+    }
 }
 
 /// A payload that was fetched.
@@ -280,5 +311,44 @@ impl Shared {
     /// Whether events wait for anything but the end of a poll.
     pub fn has_events(&self) -> bool {
         !self.due_events.is_empty() || !self.stuck_events.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use roceline_engine::PlaceKind;
+
+    use super::*;
+
+    #[test]
+    fn a_run_of_placements_of_one_qp_and_side_is_one_report() {
+        let place = |qp: u32, epoch, side| Place {
+            kind: PlaceKind::Payload,
+            qp: QpId(qp),
+            epoch,
+            side,
+            packet: 0,
+            len: 1,
+            first: 0,
+            count: 1,
+        };
+        let mut all = Vec::new();
+        let mut note = |qp, epoch, side, outcome| {
+            Placed::note(&mut all, outcome, &place(qp, epoch, side));
+        };
+        let (done, value) = (Outcome::Done, Outcome::Value(3));
+        let (ours, theirs) = (Side::Requester, Side::Responder);
+        for _ in 0..3 {
+            note(1, 0, theirs, done);
+        }
+        note(1, 0, theirs, value);
+        note(1, 0, theirs, done);
+        note(1, 0, ours, done);
+        note(1, 1, ours, done);
+        note(2, 1, ours, done);
+        note(2, 1, ours, done);
+        let counts: Vec<u32> = all.iter().map(|placed| placed.count).collect();
+        assert_eq!(counts, [3, 1, 1, 1, 1, 2]);
+        assert_eq!(all[1].outcome, value);
     }
 }

@@ -76,6 +76,12 @@ impl Programs {
         }
     }
 
+    /// Whether any has operations under way, as far as they are counted.
+    #[inline]
+    pub fn wait(&self) -> bool {
+        self.waiting > 0
+    }
+
     /// The key of the `n`th program, if there are so many.
     #[inline]
     pub fn nth(&self, n: usize) -> Option<usize> {

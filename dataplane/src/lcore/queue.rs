@@ -1,17 +1,19 @@
 //! The daemon's side of the queues in a context file. Sizes, masks and the daemon's own indices are private
 //! copies; what the program writes is read once, masked or checked, and then used.
 
+use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use roceline_abi::queue::{
     CQE_NUMBER, Cqe, DmaInfo, MAX_SGE, Origin, Q_CONSUMER, Q_DATA, Q_PRODUCER, RECV_WQE_SGES,
-    RecvWqe, SEND_WQE_SGES, SendWqe, Sge,
+    RecvWqe, SEND_WQE_SGES, SendWqe, SendWr as Words, Sge,
 };
 use roceline_engine::verbs::{RecvWr, SendWr, WrOpcode};
 
 use super::message::QueueLoc;
 use crate::memory::ContextFile;
+use crate::port::prefetch_line;
 
 const SEND_SIGNALED: u32 = 1 << 1;
 const SEND_FENCE: u32 = 1 << 0;
@@ -65,12 +67,44 @@ impl Ring {
             .store(u64::from(index) | u64::from(count) << 32, Ordering::Release);
     }
 
+    /// Asks the cache for the lines of a send request that [`SendQueue::take`] reads.
+    #[inline]
+    fn prefetch(&self, index: u32) {
+        let at = self.file.at(self.slot(index), self.elem_bytes()).as_ptr();
+        for line in [0, 128, 192] {
+            prefetch_line(at.wrapping_add(line));
+        }
+    }
+
     /// Copies a `repr(C)` integer struct out of slot `index`, at `at` bytes into it.
     fn copy<T: Copy>(&self, index: u32, at: u64) -> T {
         let from = self.file.at(self.slot(index) + at, size_of::<T>() as u64);
         // SAFETY: in bounds (checked by `at`), 8-byte aligned since slots and `at` are, and T is an integer
         // struct. Volatile: the program may write it at the same moment; any mix of bytes is a valid T.
         unsafe { from.cast::<T>().as_ptr().read_volatile() }
+    }
+}
+
+/// The start of a send request, as far as it means something to the daemon: one cache line at most.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Request {
+    wr_id: u64,
+    reserved: u32,
+    opcode: u32,
+    send_flags: u32,
+    imm_or_rkey: u32,
+    union: [u64; 4],
+}
+
+impl Request {
+    /// With the names of its parts.
+    #[inline(always)]
+    fn words(&self) -> Words {
+        let mut words = Words::default();
+        words.union[..4].copy_from_slice(&self.union);
+        words.imm_or_rkey = self.imm_or_rkey;
+        words
     }
 }
 
@@ -101,16 +135,28 @@ impl SendQueue {
         }
     }
 
-    /// Copies the next request and its entries, and steps over it.
-    pub fn take(&mut self, sges: &mut [Sge; MAX_SGE]) -> Option<SendWr> {
-        if self.ring.producer() == self.head {
-            return None;
-        }
+    /// Requests posted and not taken.
+    #[inline]
+    pub fn posted(&self) -> u32 {
+        self.ring.producer().wrapping_sub(self.head) & self.ring.loc.mask
+    }
+
+    /// Asks the cache for the next request.
+    #[inline]
+    pub fn prefetch(&self) {
+        self.ring.prefetch(self.head);
+    }
+
+    /// Copies the next request and its entries, and steps over it. There is one: see [`SendQueue::posted`].
+    #[inline]
+    pub fn take(&mut self, sges: &mut [Sge; MAX_SGE]) -> SendWr {
         let slot = self.head;
-        let wqe: SendWqe = self.ring.copy(slot, 0);
-        let dma: DmaInfo = wqe.dma;
-        let flags = wqe.wr.send_flags;
-        let opcode = WrOpcode::from_raw(wqe.wr.opcode);
+        // Each word once. What lies between is not for the daemon: state of the kernel's driver, and the address vector of
+        // datagrams, in whose place it uses its address handles.
+        let request: Request = self.ring.copy(slot, 0);
+        let dma: DmaInfo = self.ring.copy(slot, offset_of!(SendWqe, dma) as u64);
+        let flags = request.send_flags;
+        let opcode = WrOpcode::from_raw(request.opcode);
         let inline = flags & SEND_INLINE != 0 || is_inline_without_flag(opcode, &dma);
         let (num_sge, length) = if inline {
             // Inline bytes must lie in the slot; a longer length makes the request fail in its turn.
@@ -131,8 +177,11 @@ impl SendQueue {
             )
         };
         self.head = self.ring.next(slot);
+        // The next one is likely to be wanted soon.
+        self.ring.prefetch(self.head);
+        let words = request.words();
         let mut wr = SendWr {
-            wr_id: wqe.wr.wr_id,
+            wr_id: request.wr_id,
             opcode,
             signaled: flags & SEND_SIGNALED != 0,
             solicited: flags & SEND_SOLICITED != 0,
@@ -141,29 +190,35 @@ impl SendQueue {
             num_sge,
             slot,
             length,
-            imm_or_rkey: wqe.wr.imm_or_rkey,
-            rkey: wqe.wr.rdma_rkey(),
-            remote_addr: wqe.wr.remote_addr(),
-            compare_add: wqe.wr.compare_add(),
-            swap: wqe.wr.swap(),
-            ah: wqe.wr.ud_ah_num(),
-            dest_qpn: wqe.wr.ud_remote_qpn(),
-            qkey: wqe.wr.ud_remote_qkey(),
+            imm_or_rkey: request.imm_or_rkey,
+            rkey: words.rdma_rkey(),
+            remote_addr: words.remote_addr(),
+            compare_add: words.compare_add(),
+            swap: words.swap(),
+            ah: words.ud_ah_num(),
+            dest_qpn: words.ud_remote_qpn(),
+            qkey: words.ud_remote_qkey(),
         };
         if let Some(op) = opcode.filter(|op| op.is_answered() || op.is_local()) {
-            super::wqe::fill(&mut wr, &wqe, op);
+            super::wqe::fill(&mut wr, &words, dma.num_sge, op);
         }
-        Some(wr)
+        wr
     }
 
     fn copy_sges(&self, slot: u32, at: u64, count: u32, sges: &mut [Sge; MAX_SGE]) -> u64 {
         copy_sges(&self.ring, slot, at, count, sges)
     }
 
-    /// Frees `count` slots, oldest first.
+    /// Frees `count` slots, oldest first. The program sees it after [`SendQueue::show`].
+    #[inline]
     pub fn retire(&mut self, count: u32) {
         self.tail = self.tail.wrapping_add(count) & self.ring.loc.mask;
         self.retired = self.retired.wrapping_add(count);
+    }
+
+    /// Shows the program what is free.
+    #[inline]
+    pub fn show(&self) {
         self.ring.store(Q_CONSUMER, self.tail, self.retired);
     }
 
@@ -179,17 +234,26 @@ impl SendQueue {
         self.ring.store(Q_CONSUMER, self.tail, self.retired);
     }
 
-    /// Copies inline bytes of `slot` into a packet.
-    pub fn copy_inline(&self, slot: u32, offset: u32, into: &mut [u8]) -> bool {
-        let end = u64::from(offset) + into.len() as u64;
+    /// Where `len` inline bytes of `slot` are, from `offset` of them on; `None` if the slot does not have them. They are the program's
+    /// to write: each is to be read once, and any value will do.
+    #[inline]
+    pub fn inline(&self, slot: u32, offset: u32, len: usize) -> Option<*const u8> {
+        let end = u64::from(offset) + len as u64;
         if end > self.ring.elem_bytes() - SEND_WQE_SGES {
-            return false;
+            return None;
         }
         let at = self.ring.slot(slot) + SEND_WQE_SGES + u64::from(offset);
-        let from = self.ring.file.at(at, into.len() as u64);
+        Some(self.ring.file.at(at, len as u64).as_ptr())
+    }
+
+    /// Copies inline bytes of `slot` into a packet.
+    pub fn copy_inline(&self, slot: u32, offset: u32, into: &mut [u8]) -> bool {
+        let Some(from) = self.inline(slot, offset, into.len()) else {
+            return false;
+        };
         // SAFETY: both ranges are in bounds and distinct. The program may write meanwhile: the bytes are
         // payload, any value will do, and they are only ever read once.
-        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into.as_mut_ptr(), into.len()) };
+        unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
         true
     }
 }
@@ -282,10 +346,16 @@ impl RecvQueue {
         self.ring.store(Q_CONSUMER, self.tail, self.retired);
     }
 
-    /// Frees the oldest slot.
+    /// Frees the oldest slot. The program sees it after [`RecvQueue::show`].
+    #[inline]
     pub fn retire(&mut self) {
         self.tail = self.ring.next(self.tail);
         self.retired = self.retired.wrapping_add(1);
+    }
+
+    /// Shows the program what is free.
+    #[inline]
+    pub fn show(&self) {
         self.ring.store(Q_CONSUMER, self.tail, self.retired);
     }
 
@@ -323,8 +393,8 @@ pub struct CqFull;
 pub struct CompletionQueue {
     ring: Ring,
     producer: u32,
-    /// Completions ever published, wrapping.
-    published: u32,
+    /// Completions ever written, wrapping; all of them are published but those since [`CompletionQueue::publish`].
+    written: u32,
     /// The program's consumer index as last read; only read again when the queue looks full.
     consumer: u32,
 }
@@ -343,13 +413,14 @@ impl CompletionQueue {
         CompletionQueue {
             ring: Ring { file, loc },
             producer: 0,
-            published: 0,
+            written: 0,
             consumer: 0,
         }
     }
 
     /// Writes a completion that nobody is told of until [`CompletionQueue::publish`]. Between the two its request is
-    /// taken off ([`Origin`] says why).
+    /// taken off and shown to be ([`Origin`] says why).
+    #[inline]
     pub fn write(&mut self, cqe: &Cqe, origin: Origin) -> Result<(), CqFull> {
         let next = self.ring.next(self.producer);
         if next == self.consumer {
@@ -366,14 +437,16 @@ impl CompletionQueue {
         };
         // SAFETY: in bounds and aligned (64-byte slots). Volatile since the program may look at any time.
         unsafe { to.cast::<Element>().as_ptr().write_volatile(element) };
+        self.written = self.written.wrapping_add(1);
         self.ring
             .file
             .atomic_u64(slot + CQE_NUMBER)
-            .store(self.published.wrapping_add(1).into(), Ordering::Release);
+            .store(self.written.into(), Ordering::Release);
+        self.producer = next;
         Ok(())
     }
 
-    /// Goes on in another place of the file, which must hold `entries` completions. Those that the program has not polled
+    /// Goes on in another place of the file, which must hold `entries` completions. All are published. Those that the program has not polled
     /// are the caller's to copy to its front: gives the index of the oldest in the old place, and their number. If they are more
     /// than `entries`, nothing changes and their number is the error.
     pub fn move_to(&mut self, loc: QueueLoc, entries: u32) -> Result<(u32, u32), u32> {
@@ -385,163 +458,16 @@ impl CompletionQueue {
         self.ring.loc = loc;
         self.consumer = 0;
         self.producer = count;
-        self.ring.store(Q_PRODUCER, self.producer, self.published);
+        self.publish();
         Ok((first, count))
     }
 
-    /// Shows the completion that was written last.
-    pub fn publish(&mut self) {
-        self.producer = self.ring.next(self.producer);
-        self.published = self.published.wrapping_add(1);
-        self.ring.store(Q_PRODUCER, self.producer, self.published);
+    /// Shows the completions that were written.
+    #[inline]
+    pub fn publish(&self) {
+        self.ring.store(Q_PRODUCER, self.producer, self.written);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use roceline_abi::layout::FILE_BYTES;
-
-    fn file() -> Arc<ContextFile> {
-        Arc::new(ContextFile::create().unwrap())
-    }
-
-    fn loc(log2_elem: u32, mask: u32) -> QueueLoc {
-        QueueLoc {
-            offset: FILE_BYTES - (1 << 20),
-            log2_elem,
-            mask,
-        }
-    }
-
-    fn poke<T: Copy>(file: &ContextFile, offset: u64, value: T) {
-        // SAFETY: in bounds and aligned; a test plays the program.
-        unsafe {
-            file.at(offset, size_of::<T>() as u64)
-                .cast::<T>()
-                .as_ptr()
-                .write_volatile(value)
-        }
-    }
-
-    #[test]
-    fn a_hostile_wqe_never_reads_beyond_its_slot() {
-        let file = file();
-        let loc = loc(8, 3);
-        let mut sq = SendQueue::new(Arc::clone(&file), loc, 3, 48);
-        let mut wqe = SendWqe::default();
-        wqe.dma.num_sge = u32::MAX;
-        poke(&file, loc.offset + Q_DATA, wqe);
-        wqe.wr.send_flags = SEND_INLINE;
-        wqe.dma.length = u32::MAX;
-        poke(&file, loc.offset + Q_DATA + 256, wqe);
-        poke(&file, loc.offset + Q_PRODUCER, 0xffff_fffeu32); // masks to 2
-        let mut sges = [Sge::default(); MAX_SGE];
-        let wr = sq.take(&mut sges).unwrap();
-        assert_eq!((wr.num_sge, wr.length), (u32::MAX, 0));
-        let wr = sq.take(&mut sges).unwrap();
-        assert_eq!((wr.inline, wr.length), (true, u64::MAX));
-        assert!(sq.take(&mut sges).is_none());
-        assert!(!sq.copy_inline(1, 40, &mut [0; 9]));
-    }
-
-    #[test]
-    fn bytes_without_entries_are_inline_whatever_the_flag_says() {
-        let file = file();
-        let loc = loc(8, 7);
-        let mut sq = SendQueue::new(Arc::clone(&file), loc, 3, 48);
-        let cases = [
-            (WrOpcode::Send, 0, 32, (true, 32)),
-            (WrOpcode::WriteImm, 0, 48, (true, 48)),
-            (WrOpcode::Write, 0, 49, (true, u64::MAX)),
-            (WrOpcode::Write, 0, 0, (false, 0)),
-            // Entries, here of length 0, come before what the provider says about their sum.
-            (WrOpcode::Send, 1, 32, (false, 0)),
-            (WrOpcode::Read, 0, 32, (false, 0)),
-        ];
-        for (at, (opcode, num_sge, length, _)) in cases.into_iter().enumerate() {
-            let mut wqe = SendWqe::default();
-            wqe.wr.opcode = opcode as u32;
-            wqe.dma.num_sge = num_sge;
-            wqe.dma.length = length;
-            poke(&file, loc.offset + Q_DATA + 256 * at as u64, wqe);
-        }
-        poke(&file, loc.offset + Q_PRODUCER, cases.len() as u32);
-        let mut sges = [Sge::default(); MAX_SGE];
-        for (opcode, num_sge, length, want) in cases {
-            let wr = sq.take(&mut sges).unwrap();
-            assert_eq!(wr.opcode, Some(opcode));
-            assert_eq!(
-                (wr.inline, wr.length),
-                want,
-                "{opcode:?} {num_sge} {length}"
-            );
-        }
-    }
-
-    #[test]
-    fn a_full_cq_says_so_and_takes_more_once_read() {
-        let file = file();
-        let loc = loc(6, 3);
-        let mut cq = CompletionQueue::new(Arc::clone(&file), loc);
-        let cqe = Cqe {
-            wr_id: 5,
-            ..Cqe::default()
-        };
-        let mut push = || {
-            let origin = Origin {
-                qp: 0,
-                recv: false,
-                retired: 1,
-            };
-            cq.write(&cqe, origin).map(|()| cq.publish())
-        };
-        for _ in 0..3 {
-            push().unwrap();
-        }
-        assert_eq!(push(), Err(CqFull));
-        poke(&file, loc.offset + Q_CONSUMER, 1u32);
-        push().unwrap();
-        assert_eq!(push(), Err(CqFull));
-    }
-
-    #[test]
-    fn a_cq_goes_on_elsewhere_behind_what_was_not_polled() {
-        let file = file();
-        let (old, new) = (
-            loc(6, 7),
-            QueueLoc {
-                offset: FILE_BYTES - (2 << 20),
-                ..loc(6, 3)
-            },
-        );
-        let mut cq = CompletionQueue::new(Arc::clone(&file), old);
-        let push = |cq: &mut CompletionQueue| {
-            let origin = Origin {
-                qp: 0,
-                recv: false,
-                retired: 1,
-            };
-            cq.write(&Cqe::default(), origin).map(|()| cq.publish())
-        };
-        for _ in 0..5 {
-            push(&mut cq).unwrap();
-        }
-        poke(&file, old.offset + Q_CONSUMER, 3u32);
-        for _ in 0..2 {
-            push(&mut cq).unwrap();
-        }
-        // Slots 3 to 6; neither the number asked for nor the queue's size may be less.
-        assert_eq!(cq.move_to(new, 3), Err(4));
-        assert_eq!(cq.move_to(new, 4), Err(4));
-        poke(&file, old.offset + Q_CONSUMER, 4u32);
-        assert_eq!(cq.move_to(new, 2), Err(3));
-        assert_eq!(cq.move_to(new, 3), Ok((4, 3)));
-        let word = |at| file.atomic_u64(new.offset + at).load(Ordering::Relaxed);
-        assert_eq!(word(Q_PRODUCER), 3 | 7 << 32, "the count goes on");
-        assert_eq!(push(&mut cq), Err(CqFull));
-        poke(&file, new.offset + Q_CONSUMER, 1u32);
-        push(&mut cq).unwrap();
-        assert_eq!(word(Q_PRODUCER), 8 << 32);
-    }
-}
+mod tests;

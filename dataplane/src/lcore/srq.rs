@@ -112,6 +112,7 @@ impl Srq {
         }
         // Who posts needs the place; who completes the request may be another QP's turn.
         self.queue.retire();
+        self.queue.show();
         (true, self.reached(posted - 1))
     }
 
@@ -225,6 +226,14 @@ impl Receives {
     pub fn retire(&mut self) {
         if let Receives::Own(queue) = self {
             queue.retire();
+        }
+    }
+
+    /// Shows the program what is free in the QP's own queue.
+    #[inline]
+    pub fn show(&self) {
+        if let Receives::Own(queue) = self {
+            queue.show();
         }
     }
 

@@ -3,13 +3,14 @@
 
 use roceline_abi::queue::{MAX_SGE, Sge};
 use roceline_engine::verbs::QpId;
-use roceline_engine::wire::{self, ParseError, Transport, icrc};
+use roceline_engine::wire::{self, ParseError, Transport};
 use roceline_engine::{Nanos, Outcome};
 
 use super::atomic;
-use super::context::{ContextKey, Then, side_index};
-use super::drain::{drain, finish};
-use super::nic::{Fetched, LOOPBACK_LIMIT, Nic, RxSlot, Shared, TX_HIGH};
+use super::build::finish;
+use super::context::{Context, ContextKey, Then, side_index};
+use super::drain::drain;
+use super::nic::{Fetched, LOOPBACK_LIMIT, Nic, Shared, TX_HIGH};
 use super::overflow::fail_overflowed;
 use super::tap::Taps;
 use super::{dropped, impair, multicast, pause};
@@ -18,6 +19,8 @@ use crate::port::{Mbuf, RX_BURST};
 
 /// Send queues of one context that are looked at in one poll.
 const TURNS: usize = 256;
+/// Requests of one send queue that are read before another's turn.
+const REQUESTS_PER_TURN: u32 = 16;
 /// Ended operations handled for one program in one poll.
 const ENDS_PER_POLL: usize = 64;
 /// How often receive queues of failed QPs are looked at: they have no doorbell.
@@ -61,65 +64,18 @@ pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
     if count == 0 {
         return arrived;
     }
-    // The whole burst is parsed and its ICRCs are checked before anything in it is believed.
-    nic.rx_packets.clear();
-    for (tag, mbuf) in nic.rx_burst.drain().enumerate() {
-        let frame = mbuf.data();
-        let parsed = match wire::parse(frame) {
-            Ok(parsed) => parsed,
-            Err(ParseError::NotRoce) => {
-                nic.others.take(frame, &mut nic.counts);
-                continue;
-            }
-            Err(ParseError::Malformed(_)) => {
-                nic.engine.counters_mut().rx_malformed += 1;
-                continue;
-            }
-        };
-        if !icrc::verify(frame, &parsed) {
-            nic.engine.counters_mut().rx_icrc_encapsulated += 1;
-            continue;
-        }
-        if !nic
-            .info
-            .gids
-            .iter()
-            .any(|entry| entry.gid == parsed.packet.dst)
-        {
-            let counters = nic.engine.counters_mut();
-            let (groups, pool) = (&mut nic.groups, &shared.pool);
-            match multicast::arrived(groups, counters, pool, &parsed.packet, mbuf) {
-                true => nic.counts.rx_multicast += 1,
-                false => nic.counts.rx_not_ours += 1,
-            }
-            continue;
-        }
-        if parsed.packet.ce && parsed.packet.opcode.info().transport == Transport::Ud {
-            nic.senders.learn(&parsed);
-        }
-        if let Some(qp) = nic.qps.get_mut(QpId(parsed.packet.dest_qpn)) {
-            let context = &shared.contexts[qp.context];
-            if !context.has_room() {
-                nic.counts.rx_memory_overrun += 1;
-                continue;
-            }
-            qp.packets.rx += 1;
-            qp.packets.rx_bytes += frame.len() as u64;
-        }
-        let counters = nic.engine.counters_mut();
-        counters.rdma_rx_packets += 1;
-        counters.rdma_rx_bytes += frame.len() as u64;
-        nic.rx_packets.push((tag as u32, parsed.packet));
-        nic.rx_slots[tag] = Some(RxSlot {
-            mbuf,
-            psn: parsed.packet.psn,
-            payload_offset: parsed.packet.payload_offset as usize,
-        });
+    for mbuf in &nic.rx_burst {
+        mbuf.prefetch();
     }
-    for i in 0..nic.rx_packets.len() {
-        let (tag, packet) = nic.rx_packets[i];
-        nic.engine
-            .rx(&packet, tag, now, &mut nic.qps, &mut shared.out);
+    parse(nic);
+    let good = check(nic, shared);
+    let mut left = good;
+    while left != 0 {
+        let at = left.trailing_zeros() as usize;
+        left &= left - 1;
+        let packet = &nic.received.parsed(at).packet;
+        let (qps, out) = (&mut nic.qps, &mut shared.out);
+        nic.engine.rx(packet, at as u32, now, qps, out);
         if !shared.out.has_room() {
             drain(nic, shared);
         }
@@ -128,13 +84,97 @@ pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
     drain(nic, shared);
     nic.engine.rx_end(now, &mut shared.out);
     drain(nic, shared);
-    for slot in &mut nic.rx_slots[..count] {
-        *slot = None;
-    }
+    nic.received.clear();
     if nic.groups.has_copies() {
         multicast::deliver(nic, shared, now);
     }
     count
+}
+
+/// Parses the burst. What is no RoCE packet ends here.
+fn parse(nic: &mut Nic) {
+    let mut last = None;
+    for mbuf in nic.rx_burst.drain() {
+        let frame = mbuf.data();
+        match wire::parse(frame) {
+            Ok(parsed) => {
+                // Whether there is such a QP does not matter here.
+                if last.replace(parsed.packet.dest_qpn) != Some(parsed.packet.dest_qpn) {
+                    nic.qps.prefetch(QpId(parsed.packet.dest_qpn));
+                    nic.engine.prefetch_rx(&parsed.packet);
+                }
+                nic.received.push(mbuf, parsed);
+                continue;
+            }
+            Err(ParseError::NotRoce) => nic.others.take(frame, &mut nic.counts),
+            Err(ParseError::Malformed(_)) => nic.engine.counters_mut().rx_malformed += 1,
+        }
+        nic.received.spend(mbuf);
+    }
+}
+
+/// Checks the ICRCs of the burst, before anything in it is believed, and whom it is for. Gives which of its packets the transport is
+/// to judge, a bit each.
+fn check(nic: &mut Nic, shared: &mut Shared) -> u64 {
+    let intact = nic.received.intact();
+    let broken = nic.received.len() as u32 - intact.count_ones();
+    let (mut good, mut left) = (intact, intact);
+    let (mut packets, mut bytes) = (0, 0);
+    // Of nearly all packets it is the same one.
+    let mut own = None;
+    let mut last = None;
+    while left != 0 {
+        let at = left.trailing_zeros() as usize;
+        left &= left - 1;
+        let parsed = nic.received.parsed(at);
+        let packet = &parsed.packet;
+        if own != Some(packet.dst) {
+            let gids = &nic.info.gids;
+            if !gids.iter().any(|entry| entry.gid == packet.dst) {
+                good &= !(1 << at);
+                others_group(nic, shared, at);
+                continue;
+            }
+            own = Some(packet.dst);
+        }
+        if packet.ce && packet.opcode.info().transport == Transport::Ud {
+            nic.senders.learn(parsed);
+        }
+        let len = nic.received.frame(at).len() as u64;
+        if let Some(qp) = nic.qps.get_mut(QpId(packet.dest_qpn)) {
+            if !shared.contexts[qp.context].has_room() {
+                nic.counts.rx_memory_overrun += 1;
+                good &= !(1 << at);
+                continue;
+            }
+            qp.packets.rx += 1;
+            qp.packets.rx_bytes += len;
+            if last.replace(packet.dest_qpn) != Some(packet.dest_qpn) {
+                nic.engine.prefetch_rx_behind(packet);
+            }
+        }
+        packets += 1;
+        bytes += len;
+    }
+    let counters = nic.engine.counters_mut();
+    counters.rx_icrc_encapsulated += u64::from(broken);
+    counters.rdma_rx_packets += packets;
+    counters.rdma_rx_bytes += bytes;
+    good
+}
+
+/// A packet for none of the NIC's addresses: maybe for a group.
+#[cold]
+fn others_group(nic: &mut Nic, shared: &Shared, at: usize) {
+    let frame = *nic.received.parsed(at);
+    let Some(mbuf) = nic.received.take(at as u32) else {
+        return;
+    };
+    let (groups, counters) = (&mut nic.groups, nic.engine.counters_mut());
+    match multicast::arrived(groups, counters, &shared.pool, &frame, mbuf) {
+        true => nic.counts.rx_multicast += 1,
+        false => nic.counts.rx_not_ours += 1,
+    }
 }
 
 /// Takes the outcomes of memory operations of one context.
@@ -292,25 +332,24 @@ pub fn doorbells(nic: &mut Nic, shared: &mut Shared, key: ContextKey, budget: us
         let Some(id) = shared.contexts[key].sends.pop_front() else {
             break;
         };
+        prefetch_turns(nic, &shared.contexts[key]);
         let Some(qp) = nic.qps.get_mut(id) else {
             continue;
         };
-        let mut more = false;
-        for _ in 0..16 {
-            if !nic.engine.wants_sends(id) {
-                more = false;
-                break;
-            }
-            let Some(wr) = qp.sq.take(&mut sges) else {
-                more = false;
-                break;
-            };
-            more = true;
+        // The program's index is looked at once; what it posts meanwhile rings anew.
+        let mut posted = qp.sq.posted();
+        let mut turns_left = REQUESTS_PER_TURN;
+        while posted > 0 && turns_left > 0 && nic.engine.wants_sends(id) {
+            let wr = qp.sq.take(&mut sges);
+            posted -= 1;
+            turns_left -= 1;
             count += 1;
             let used = (wr.num_sge as usize).min(MAX_SGE);
             // Never full: the engine's queue is as long as the shared one.
             let _ = nic.engine.post_send(id, &wr, &sges[..used]);
         }
+        // Whether or not more are posted by now, those that rang before the index was looked at are taken.
+        let more = turns_left == 0;
         qp.in_sends = more;
         if more {
             shared.contexts[key].sends.push_back(id);
@@ -321,6 +360,21 @@ pub fn doorbells(nic: &mut Nic, shared: &mut Shared, key: ContextKey, budget: us
     }
     drain(nic, shared);
     count
+}
+
+/// Asks the cache for what the next turns of a context's send queues will need.
+#[inline]
+fn prefetch_turns(nic: &Nic, context: &Context) {
+    if let Some(&far) = context.sends.get(1) {
+        nic.qps.prefetch_sends(far);
+        nic.engine.prefetch_send(far);
+    }
+    if let Some(&near) = context.sends.front() {
+        nic.engine.prefetch_send_behind(near);
+        if let Some(qp) = nic.qps.get(near) {
+            qp.sq.prefetch();
+        }
+    }
 }
 
 /// Fires timers and goes on with flushes.

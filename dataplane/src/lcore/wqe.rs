@@ -1,16 +1,16 @@
 //! Fields of the shared send request that mean something else for some operations: the union of `struct rxe_send_wr`.
 
-use roceline_abi::queue::SendWqe;
+use roceline_abi::queue::SendWr as Words;
 use roceline_engine::verbs::{SendWr, WrOpcode};
 use roceline_engine::wire::Feth;
 
 /// Fills in what is particular to an operation that is answered, or carried out here.
-pub fn fill(wr: &mut SendWr, wqe: &SendWqe, op: WrOpcode) {
-    let w = &wqe.wr;
+#[inline]
+pub fn fill(wr: &mut SendWr, w: &Words, num_sge: u32, op: WrOpcode) {
     match op {
         WrOpcode::CmpSwap | WrOpcode::FetchAdd => wr.rkey = w.atomic_rkey(),
         // The provider puts the 8 bytes where inline bytes are, and sets no flag.
-        WrOpcode::AtomicWrite if wqe.dma.num_sge == 0 => {
+        WrOpcode::AtomicWrite if num_sge == 0 => {
             wr.inline = true;
             wr.length = 8;
         }
@@ -41,10 +41,9 @@ mod tests {
 
     /// A request with these words in its union, as `struct rxe_send_wr` has them.
     fn filled(op: WrOpcode, union: [u64; 4], imm: u32, num_sge: u32) -> SendWr {
-        let mut wqe = SendWqe::default();
-        wqe.wr.union[..4].copy_from_slice(&union);
-        wqe.wr.imm_or_rkey = imm;
-        wqe.dma.num_sge = num_sge;
+        let mut words = Words::default();
+        words.union[..4].copy_from_slice(&union);
+        words.imm_or_rkey = imm;
         let mut wr = SendWr {
             remote_addr: union[0],
             imm_or_rkey: imm,
@@ -55,7 +54,7 @@ mod tests {
             length: 77,
             ..SendWr::default()
         };
-        fill(&mut wr, &wqe, op);
+        fill(&mut wr, &words, num_sge, op);
         wr
     }
 

@@ -1,6 +1,6 @@
 //! Operations on 8 bytes of a program's memory: what they do, and how they are done where the memory is not mapped here.
 //!
-//! In mapped memory an operation is an instruction of the CPU ([`super::Mapping::execute`]), so it is atomic for
+//! In mapped memory an operation is an instruction of the CPU ([`super::Window::execute`]), so it is atomic for
 //! everybody: peers, the program's own atomics, other processes that share the memory. Through `/proc/self/mem` it is a read
 //! and a write. A lock makes those of one program, on whichever of its open devices, exclude each other; the program itself
 //! may write in between. That is what `IBV_ATOMIC_HCA` promises: atomic among the operations of the device.

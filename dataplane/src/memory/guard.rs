@@ -61,7 +61,12 @@ impl Guarded {
     /// Whether zero pages stand in for the file.
     #[inline]
     pub fn is_dead(&self) -> bool {
-        TABLE[self.0].dead.load(Ordering::Relaxed)
+        self.mark().load(Ordering::Relaxed)
+    }
+
+    /// What [`Guarded::is_dead`] looks at.
+    pub fn mark(&self) -> &'static AtomicBool {
+        &TABLE[self.0].dead
     }
 }
 

@@ -191,7 +191,12 @@ impl MemHelper {
     }
 
     /// The next outcome.
+    #[inline]
     pub fn outcome(&self) -> Option<Moved> {
+        // To pop from an empty queue is a full fence; to look at it first is not.
+        if self.shared.outcomes.is_empty() {
+            return None;
+        }
         self.shared.outcomes.pop()
     }
 

@@ -8,14 +8,15 @@
 //! The program writes to the same bytes at any time, so nothing here hands out a reference to them: they are copied.
 
 use std::io;
+use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence};
 
 use super::atomic::AtomicOp;
 use super::guard::{self, Guarded};
-use super::pages;
+use super::{copy, pages};
 
 const PAGE: u64 = 4096;
 /// `TMPFS_MAGIC` and `HUGETLBFS_MAGIC` of `statfs(2)`: memfds are files of these.
@@ -247,58 +248,116 @@ impl Mapping {
         self.guard.as_ref().is_none_or(Guarded::is_dead)
     }
 
-    /// Copies bytes at `offset` out. False if they are not in the mapping, or the object has lost pages; what was copied
-    /// is then meaningless.
-    #[inline]
-    pub fn read(&self, offset: usize, into: &mut [u8]) -> bool {
-        if offset > self.len || into.len() > self.len - offset {
-            return false;
+    /// Where the `len` bytes at `offset` are, and what is true once the object has lost pages. `None` if they are not in the mapping.
+    pub(super) fn piece(
+        &self,
+        offset: usize,
+        len: usize,
+    ) -> Option<(NonNull<u8>, &'static AtomicBool)> {
+        if offset > self.len || len > self.len - offset {
+            return None;
         }
-        // SAFETY: in bounds, checked above; the slice is not in the mapping, as nobody has references into it.
-        unsafe {
-            let from = self.base.as_ptr().add(offset);
-            std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len());
-        }
-        // The mark is looked at when the bytes are copied, and not before: the handler may have run in between.
-        compiler_fence(Ordering::SeqCst);
-        !self.is_dead()
-    }
-
-    /// Copies bytes in at `offset`. False if it is not in the mapping, or the object has lost pages; the bytes are then
-    /// not in it.
-    #[inline]
-    pub fn write(&self, offset: usize, from: &[u8]) -> bool {
-        if offset > self.len || from.len() > self.len - offset {
-            return false;
-        }
-        // SAFETY: as for `read`.
-        unsafe {
-            let into = self.base.as_ptr().add(offset);
-            std::ptr::copy_nonoverlapping(from.as_ptr(), into, from.len());
-        }
-        // As for `read`.
-        compiler_fence(Ordering::SeqCst);
-        !self.is_dead()
+        let dead = self.guard.as_ref()?.mark();
+        // SAFETY: in bounds, checked above.
+        Some((unsafe { self.base.add(offset) }, dead))
     }
 }
 
-impl Mapping {
-    /// The 8 bytes at `offset` as a word that the program's own atomics see as one. `None` if they are not in the mapping,
-    /// or their address is no multiple of 8.
-    fn word(&self, offset: usize) -> Option<&AtomicU64> {
-        if offset % 8 != 0 || offset > self.len || self.len - offset < 8 {
-            return None;
+/// Tells whether a mapping has its object's pages.
+#[derive(Clone, Copy, Debug)]
+pub struct Mark(&'static AtomicBool);
+
+impl Mark {
+    /// Whether it had them all along until now. To be asked when bytes were accessed, and not before: the handler may have run in
+    /// between.
+    #[inline(always)]
+    pub fn is_alive(&self) -> bool {
+        compiler_fence(Ordering::SeqCst);
+        !self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A piece of a mapping. The program writes to it at any time, so its bytes are copied and never lent.
+#[derive(Clone, Copy, Debug)]
+pub struct Bytes<'a> {
+    at: NonNull<u8>,
+    len: usize,
+    dead: &'static AtomicBool,
+    mapping: PhantomData<&'a Mapping>,
+}
+
+impl<'a> Bytes<'a> {
+    /// `len` bytes at `at`; `dead` is true once they are zero pages that stand in for lost ones.
+    ///
+    /// # Safety
+    ///
+    /// They lie in a [`Mapping`] that is kept for as long as `'a`.
+    #[inline(always)]
+    pub(super) unsafe fn new(at: NonNull<u8>, len: usize, dead: &'static AtomicBool) -> Bytes<'a> {
+        Bytes {
+            at,
+            len,
+            dead,
+            mapping: PhantomData,
         }
-        // SAFETY: in bounds and aligned (the mapping begins with a page); the reference does not outlive the mapping. Other
-        // threads here touch the bytes by raw copies, of one lcore's thread, and the program is another process.
-        Some(unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) })
     }
 
-    /// Executes `op` on the word at `offset` at once; what was there before. `None` as for [`Mapping::read`], or if the
-    /// address is no multiple of 8; what was done then was done to zero pages that nobody sees.
+    /// Whether what was done to the bytes was done to the object.
+    #[inline(always)]
+    fn is_alive(&self) -> bool {
+        self.mark().is_alive()
+    }
+
+    /// Where they are, for whoever reads them by other means; [`Mark::is_alive`] says afterwards whether these were the object's.
+    #[inline(always)]
+    pub fn source(&self) -> (*const u8, Mark) {
+        (self.at.as_ptr(), self.mark())
+    }
+
+    #[inline(always)]
+    fn mark(&self) -> Mark {
+        Mark(self.dead)
+    }
+
+    /// Copies the first bytes out. False if there are not so many, or the object has lost pages; what was copied is then
+    /// meaningless.
     #[inline]
-    pub fn execute(&self, offset: usize, op: AtomicOp) -> Option<u64> {
-        let word = self.word(offset)?;
+    pub fn read(&self, into: &mut [u8]) -> bool {
+        if into.len() > self.len {
+            return false;
+        }
+        // SAFETY: in bounds, checked above; the slice is not in the mapping, as nobody has references into it.
+        unsafe { copy::bytes(self.at.as_ptr(), into.as_mut_ptr(), into.len()) };
+        self.is_alive()
+    }
+
+    /// Copies bytes in at the front. False if there is no room, or the object has lost pages; the bytes are then not in it.
+    #[inline]
+    pub fn write(&self, from: &[u8]) -> bool {
+        if from.len() > self.len {
+            return false;
+        }
+        // SAFETY: as for `read`.
+        unsafe { copy::bytes(from.as_ptr(), self.at.as_ptr(), from.len()) };
+        self.is_alive()
+    }
+
+    /// The first 8 bytes as a word that the program's own atomics see as one. `None` if there are fewer, or their address is no
+    /// multiple of 8.
+    fn word(&self) -> Option<&AtomicU64> {
+        if self.len < 8 || self.at.as_ptr().addr() % 8 != 0 {
+            return None;
+        }
+        // SAFETY: in bounds and aligned; the reference does not outlive the mapping. Other threads here touch the bytes by raw
+        // copies, of one lcore's thread, and the program is another process.
+        Some(unsafe { AtomicU64::from_ptr(self.at.as_ptr().cast()) })
+    }
+
+    /// Executes `op` on the first 8 bytes at once; what was there before. `None` if there are fewer, or their address is no
+    /// multiple of 8, or as for [`Bytes::read`]; what was done then was done to zero pages that nobody sees.
+    #[inline]
+    pub fn execute(&self, op: AtomicOp) -> Option<u64> {
+        let word = self.word()?;
         let before = match op {
             AtomicOp::CompareSwap { compare, swap } => {
                 let done = word.compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst);
@@ -307,8 +366,7 @@ impl Mapping {
             AtomicOp::FetchAdd(add) => word.fetch_add(add, Ordering::SeqCst),
             AtomicOp::Store(value) => word.swap(value, Ordering::SeqCst),
         };
-        compiler_fence(Ordering::SeqCst);
-        (!self.is_dead()).then_some(before)
+        self.is_alive().then_some(before)
     }
 }
 
@@ -326,6 +384,31 @@ pub mod tests {
     use super::*;
     use std::fs::File;
     use std::os::fd::FromRawFd;
+
+    impl Mapping {
+        fn bytes(&self, offset: usize, len: usize) -> Option<Bytes<'_>> {
+            let (at, dead) = self.piece(offset, len)?;
+            // SAFETY: in the mapping, which is borrowed.
+            Some(unsafe { Bytes::new(at, len, dead) })
+        }
+
+        /// See [`Bytes::read`].
+        pub fn read(&self, offset: usize, into: &mut [u8]) -> bool {
+            self.bytes(offset, into.len())
+                .is_some_and(|bytes| bytes.read(into))
+        }
+
+        /// See [`Bytes::write`].
+        pub fn write(&self, offset: usize, from: &[u8]) -> bool {
+            self.bytes(offset, from.len())
+                .is_some_and(|bytes| bytes.write(from))
+        }
+
+        /// See [`Bytes::execute`].
+        pub fn execute(&self, offset: usize, op: AtomicOp) -> Option<u64> {
+            self.bytes(offset, 8)?.execute(op)
+        }
+    }
 
     /// A memfd of `len` bytes with seals.
     pub fn memfd(len: u64, seals: libc::c_int) -> OwnedFd {

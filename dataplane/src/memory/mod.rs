@@ -2,6 +2,7 @@
 
 mod atomic;
 mod context_file;
+mod copy;
 mod guard;
 pub mod helper;
 mod mapping;
@@ -11,7 +12,7 @@ mod reach;
 
 pub use atomic::{AtomicOp, ProgramLock};
 pub use context_file::ContextFile;
-pub use mapping::{Mapping, MappingError, MemoryFile};
+pub use mapping::{Mapping, MappingError, Mark, MemoryFile};
 pub use reach::{Range, Reach, Window};
 
 #[cfg(test)]

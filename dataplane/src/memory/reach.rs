@@ -3,10 +3,11 @@
 //! In flow the mapped ranges of a region, from the control thread; out flow windows for pieces that lie wholly in one of them.
 //! What lies elsewhere goes through the program's `/proc/self/mem` (`super::helper`), which reaches everything.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::atomic::AtomicOp;
-use super::mapping::Mapping;
+use super::mapping::{Bytes, Mapping};
 
 /// Pages of a program that are mapped here.
 #[derive(Debug)]
@@ -21,38 +22,31 @@ pub struct Range {
     pub offset: u64,
 }
 
+/// A range, with what a copy needs at hand.
+#[derive(Debug)]
+struct Spot {
+    start: u64,
+    end: u64,
+    /// Of the byte at `start`.
+    base: NonNull<u8>,
+    dead: &'static AtomicBool,
+    /// Keeps the bytes where they are.
+    mapping: Arc<Mapping>,
+}
+
+// SAFETY: `base` is the mapping's, which is Send and Sync, and is kept.
+unsafe impl Send for Spot {}
+// SAFETY: as above.
+unsafe impl Sync for Spot {}
+
 /// The mapped ranges of a region.
 #[derive(Debug, Default)]
 pub struct Reach {
-    ranges: Box<[Range]>,
+    spots: Box<[Spot]>,
 }
 
 /// A piece of a program's memory that is mapped here.
-#[derive(Clone, Copy, Debug)]
-pub struct Window<'a> {
-    mapping: &'a Mapping,
-    offset: usize,
-}
-
-impl Window<'_> {
-    /// Copies bytes out. False as for [`Mapping::read`].
-    #[inline]
-    pub fn read(&self, into: &mut [u8]) -> bool {
-        self.mapping.read(self.offset, into)
-    }
-
-    /// Executes `op` on the 8 bytes that begin the piece; what was there before. `None` as for [`Mapping::execute`].
-    #[inline]
-    pub fn execute(&self, op: AtomicOp) -> Option<u64> {
-        self.mapping.execute(self.offset, op)
-    }
-
-    /// Copies bytes in. False as for [`Mapping::write`].
-    #[inline]
-    pub fn write(&self, from: &[u8]) -> bool {
-        self.mapping.write(self.offset, from)
-    }
-}
+pub type Window<'a> = Bytes<'a>;
 
 impl Reach {
     /// Everything through the kernel.
@@ -60,40 +54,54 @@ impl Reach {
         Reach::default()
     }
 
-    /// These ranges, ascending and apart, mapped.
+    /// These ranges, ascending and apart, mapped. One that is not in its mapping as a whole is reached through the kernel.
     pub fn mapped(ranges: Vec<Range>) -> Reach {
         debug_assert!(ranges.windows(2).all(|w| w[0].end <= w[1].start));
+        let spot = |range: Range| {
+            let len = usize::try_from(range.end.checked_sub(range.start)?).ok()?;
+            let offset = usize::try_from(range.offset).ok()?;
+            let (base, dead) = range.mapping.piece(offset, len)?;
+            Some(Spot {
+                start: range.start,
+                end: range.end,
+                base,
+                dead,
+                mapping: range.mapping,
+            })
+        };
         Reach {
-            ranges: ranges.into(),
+            spots: ranges.into_iter().filter_map(spot).collect(),
         }
     }
 
     /// The `len` bytes at `addr`, if they are mapped in one piece.
     #[inline]
     pub fn at(&self, addr: u64, len: u32) -> Option<Window<'_>> {
-        let range = match &*self.ranges {
+        let spot = match &*self.spots {
             [] => return None,
             [only] => only,
-            many => many.get(many.partition_point(|r| r.end <= addr))?,
+            many => many.get(many.partition_point(|s| s.end <= addr))?,
         };
         let end = addr.checked_add(u64::from(len))?;
-        if addr < range.start || end > range.end || range.mapping.is_dead() {
+        if addr < spot.start || end > spot.end || spot.dead.load(Ordering::Relaxed) {
             return None;
         }
-        Some(Window {
-            mapping: &range.mapping,
-            offset: (addr - range.start + range.offset) as usize,
+        // SAFETY: the piece is inside the spot's bytes, which are mapped as long as its mapping is kept, and so at least as long
+        // as self is borrowed.
+        Some(unsafe {
+            let at = spot.base.add((addr - spot.start) as usize);
+            Bytes::new(at, len as usize, spot.dead)
         })
     }
 
     /// In a word, for `roceline show mrs`: how the region of `len` bytes at `addr` is reached.
     pub fn describe(&self, addr: u64, len: u64) -> &'static str {
-        if self.ranges.iter().any(|r| r.mapping.is_dead()) {
+        if self.spots.iter().any(|s| s.mapping.is_dead()) {
             return "dead";
         }
         let end = addr.saturating_add(len);
         let bytes: u64 = self
-            .ranges
+            .spots
             .iter()
             .map(|r| r.end.min(end).saturating_sub(r.start.max(addr)))
             .sum();

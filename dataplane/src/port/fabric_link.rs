@@ -390,6 +390,8 @@ impl Driver for FabricEnd {
         let mut bytes = 0;
         while taken < wanted {
             let Some(entry) = rx.queue.pop() else { break };
+            // The sender may be another core.
+            entry.mbuf.prefetch_head();
             let len = u64::from(entry.len);
             rx.received.add(entry.priority, len);
             bytes += len;

@@ -210,15 +210,29 @@ impl Mbuf {
         unsafe { sys::rl_mbuf_linearize(self.0.as_ptr()) == 0 }
     }
 
-    /// Asks the cache for the first line of the frame.
+    /// Asks the cache for the first line of the frame, and the second if it has one.
     #[inline(always)]
     pub fn prefetch(&self) {
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            // SAFETY: prefetching has no effect on memory, whatever the address.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(self.data_ptr().cast()) }
-        }
+        let data = self.data_ptr();
+        prefetch_line(data);
+        prefetch_line(data.wrapping_add((self.len().saturating_sub(1)).min(64)));
+    }
+
+    /// Asks the cache for what says where the frame is.
+    #[inline(always)]
+    pub(super) fn prefetch_head(&self) {
+        prefetch_line(self.0.as_ptr().cast());
+    }
+}
+
+/// Asks the cache for the line at an address.
+#[inline(always)]
+pub fn prefetch_line(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: prefetching has no effect on memory, whatever the address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
     }
 }
 

@@ -31,7 +31,7 @@ pub use eal::{Eal, EalConfig, EalThread, Huge};
 pub use error::PortError;
 pub use ethdev::{Ethdev, EthdevConfig, EthdevQueue, LinkStatus};
 pub use fabric_link::{FabricEnd, FabricLink, FabricLinkConfig, PRIORITIES, priority_of};
-pub use mbuf::{Burst, Drain, Mbuf};
+pub use mbuf::{Burst, Drain, Mbuf, prefetch_line};
 pub use mempool::{Mempool, MempoolConfig};
 
 /// Packets that one receive call appends at most.

@@ -136,8 +136,9 @@ fn go_on(
             *left -= 1;
             match round.stage {
                 Stage::Settle => {
-                    if let Some(cq) = Cq::find(view, round.next) {
-                        cq.settle();
+                    let cq = Cq::find(view, round.next);
+                    if cq.is_some_and(|cq| !cq.settle(left)) {
+                        return false;
                     }
                 }
                 Stage::Flush => {
@@ -253,13 +254,32 @@ impl<'a> Cq<'a> {
         })
     }
 
-    /// Says what the daemon had written and not yet published when it died.
-    fn settle(&self) {
+    /// Says what the daemon had written and not yet published when it died: it publishes several at once. False if there
+    /// was not time for all of it.
+    fn settle(&self, left: &mut u32) -> bool {
+        // Once round at most, whatever the program does to the queue meanwhile.
+        for n in 0..self.ring.place.mask {
+            // The first one goes with the record.
+            if n > 0 {
+                if *left == 0 {
+                    return false;
+                }
+                *left -= 1;
+            }
+            if !self.settle_next() {
+                break;
+            }
+        }
+        true
+    }
+
+    /// False if there is none.
+    fn settle_next(&self) -> bool {
         let (producer, published) = self.ring.word(Q_PRODUCER);
         let slot = self.ring.slot(producer);
         let number = published.wrapping_add(1);
         if self.ring.load(slot + CQE_NUMBER) as u32 != number || self.is_full(producer) {
-            return;
+            return false;
         }
         let origin = Origin::from_word(self.ring.load(slot + CQE_ORIGIN));
         if let Some(qp) = QpRecord::read(&self.ring.view, origin.qp) {
@@ -271,6 +291,7 @@ impl<'a> Cq<'a> {
         }
         self.ring
             .store_word(Q_PRODUCER, self.ring.next(producer, 1), number);
+        true
     }
 
     fn is_full(&self, producer: u32) -> bool {

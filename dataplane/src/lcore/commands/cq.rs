@@ -52,6 +52,8 @@ pub(super) fn create_cq(
         async_events: 0,
         ignore_overrun,
         failed: false,
+        unpublished: false,
+        solicited: false,
         failing: None,
         users: 0,
     });

@@ -103,6 +103,7 @@ pub(super) fn create_qp(nic: &mut Nic, shared: &mut Shared, key: ContextKey, new
         lost_behind: None,
         placing: [0; 2],
         in_sends: false,
+        unshown: [false; 2],
         paused: false,
         groups: Vec::new(),
         packets: QpPackets::default(),

@@ -1,0 +1,148 @@
+//! Copies of payloads between mapped memory and packets, of up to a path MTU.
+//!
+//! A call of the C library's `memcpy` costs more than to move 64 bytes, and above 256 bytes it falls behind a plain loop of vector
+//! registers on the CPUs that we measured (`docs/performance.md`).
+
+use core::arch::x86_64::{
+    __m128i, __m256i, _mm_loadu_si128, _mm_storeu_si128, _mm256_loadu_si256, _mm256_storeu_si256,
+};
+
+/// Longer ones are worth a call.
+const SHORT: usize = 256;
+
+/// Copies `len` bytes.
+///
+/// # Safety
+///
+/// They can be read at `from` and written at `to`, and the two do not overlap. Another process may write to either meanwhile: then
+/// any mix of bytes is what is copied.
+#[inline(always)]
+pub unsafe fn bytes(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if len > SHORT {
+            long(from, to, len);
+        } else {
+            short(from, to, len);
+        }
+    }
+}
+
+/// Two halves that overlap where `len` is no power of two.
+///
+/// # Safety
+///
+/// As for [`bytes`]; a `T` is half of `len` at least, and `len` at most.
+#[inline(always)]
+unsafe fn halves<T: Copy>(from: *const u8, to: *mut u8, len: usize) {
+    let last = len - size_of::<T>();
+    // SAFETY: both halves are inside; unaligned accesses of integers.
+    unsafe {
+        let a = from.cast::<T>().read_unaligned();
+        let b = from.add(last).cast::<T>().read_unaligned();
+        to.cast::<T>().write_unaligned(a);
+        to.add(last).cast::<T>().write_unaligned(b);
+    }
+}
+
+/// # Safety
+///
+/// As for [`bytes`].
+#[inline(always)]
+unsafe fn short(from: *const u8, to: *mut u8, len: usize) {
+    const STEP: usize = size_of::<__m128i>();
+    // SAFETY: all accesses are inside of the first `len` bytes; SSE2 is part of x86-64.
+    unsafe {
+        match len {
+            0 => {}
+            1 => to.write(from.read()),
+            2..4 => halves::<u16>(from, to, len),
+            4..8 => halves::<u32>(from, to, len),
+            8..16 => halves::<u64>(from, to, len),
+            _ => {
+                let last = len - STEP;
+                let mut at = 0;
+                while at < last {
+                    let piece = _mm_loadu_si128(from.add(at).cast());
+                    _mm_storeu_si128(to.add(at).cast(), piece);
+                    at += STEP;
+                }
+                let piece = _mm_loadu_si128(from.add(last).cast());
+                _mm_storeu_si128(to.add(last).cast(), piece);
+            }
+        }
+    }
+}
+
+/// # Safety
+///
+/// As for [`bytes`].
+#[inline(never)]
+unsafe fn long(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: the caller's promise; the CPU was asked.
+    unsafe {
+        if std::arch::is_x86_feature_detected!("avx2") {
+            wide(from, to, len);
+        } else {
+            core::ptr::copy_nonoverlapping(from, to, len);
+        }
+    }
+}
+
+/// # Safety
+///
+/// As for [`bytes`], and there are 32 bytes at least.
+#[target_feature(enable = "avx2")]
+unsafe fn wide(from: *const u8, to: *mut u8, len: usize) {
+    const STEP: usize = size_of::<__m256i>();
+    const AT_ONCE: usize = 4;
+    let last = len - STEP;
+    // Stores that cross cache lines cost more than loads that do: they are aligned, behind an unaligned first one.
+    let mut at = STEP - to.addr() % STEP;
+    // SAFETY: all accesses are inside of the first `len` bytes.
+    unsafe {
+        let first = _mm256_loadu_si256(from.cast());
+        _mm256_storeu_si256(to.cast(), first);
+        while at + AT_ONCE * STEP <= len {
+            let (source, target) = (from.add(at), to.add(at));
+            let pieces: [__m256i; AT_ONCE] =
+                core::array::from_fn(|i| _mm256_loadu_si256(source.add(i * STEP).cast()));
+            for (i, piece) in pieces.into_iter().enumerate() {
+                _mm256_storeu_si256(target.add(i * STEP).cast(), piece);
+            }
+            at += AT_ONCE * STEP;
+        }
+        while at < last {
+            let piece = _mm256_loadu_si256(from.add(at).cast());
+            _mm256_storeu_si256(to.add(at).cast(), piece);
+            at += STEP;
+        }
+        let piece = _mm256_loadu_si256(from.add(last).cast());
+        _mm256_storeu_si256(to.add(last).cast(), piece);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_length_and_alignment_is_copied_and_nothing_beside_it() {
+        let source: Vec<u8> = (0..8192u32).map(|i| (i * 7 + 1) as u8).collect();
+        let lengths = (0..600).chain([1024, 2048, 4091, 4096, 4097]);
+        for (n, len) in lengths.enumerate() {
+            for (from, to) in [(0, 0), (n % 32, n % 31), (54, 64), (5, 32)] {
+                let mut target = vec![0xeeu8; 4300];
+                // SAFETY: both ranges are inside of their vectors.
+                unsafe { bytes(source.as_ptr().add(from), target.as_mut_ptr().add(to), len) };
+                assert_eq!(
+                    target[to..to + len],
+                    source[from..from + len],
+                    "{len} bytes"
+                );
+                let beside = target[..to].iter().chain(&target[to + len..]);
+                assert!(beside.copied().all(|b| b == 0xee), "beside {len} bytes");
+            }
+        }
+    }
+}
