@@ -111,14 +111,18 @@ pub const FAMILIES: [(&str, Unit, &str); 22] = [
     (
         "pauses",
         Unit::Count,
-        "pause frames that switches sent, those that say go on included",
+        "pause frames that switches sent, those that say go on included; .nics: that NICs sent",
     ),
     (
         "paused",
         Unit::Time,
         ".nics, .switches: time that ports could not send because of PFC, added up over ports and priorities",
     ),
-    ("drops", Unit::Count, "packets that switches dropped"),
+    (
+        "drops",
+        Unit::Count,
+        "packets that switches dropped; .nics: for which NICs that take them in too slowly had no room",
+    ),
     (
         "lost",
         Unit::Count,
@@ -213,6 +217,7 @@ fn parts(family: &str) -> (&'static [&'static str], &'static [&'static str]) {
         "queue" => (&[".p50", ".p99", ".max"], &[]),
         "cnps" => (&[".sent", ".handled", ".ignored"], &[]),
         "paused" => (&[".nics", ".switches"], &[]),
+        "pauses" | "drops" => (&["", ".nics"], &[]),
         _ => (&[""], &[]),
     }
 }

@@ -191,6 +191,7 @@ impl Scenario {
         let text = |key| Ok::<_, ScenarioError>(root.text(key)?.unwrap_or_default());
         let topology = Topology::read(&root.section("topology")?)?;
         let duration = root.needed("duration", units::span)?;
+        let switches = Switches::read(&root.section("switch")?)?;
         let scenario = Scenario {
             name: root.needed("name", word)?,
             title: text("title")?,
@@ -201,9 +202,9 @@ impl Scenario {
             sample: root.or("sample", Nanos((duration.0 / 1000).max(1000)), units::span)?,
             seed: root.or("seed", 1, units::whole(0, u64::MAX))?,
             traffic: Traffic::read(root, &topology)?,
-            switches: Switches::read(&root.section("switch")?)?,
             links: Links::read(&root.section("link")?)?,
-            nic: Nic::read(&root.section("nic")?, topology.rate)?,
+            nic: Nic::read(&root.section("nic")?, &topology, &switches)?,
+            switches,
             expects: expect::read(root, document, &document.groups(root))?,
             topology,
         };

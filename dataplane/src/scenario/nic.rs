@@ -1,17 +1,20 @@
 //! The NICs of a scenario, all alike: `[nic]`.
 
+use roceline_engine::congestion::pfc::{PauseMode, PfcSettings};
 use roceline_engine::congestion::{AlgorithmKind, CongestionConfig, Rate};
 use roceline_engine::verbs::Mtu;
 use roceline_engine::{AckPolicy, Retransmission};
 
 use super::document::Section;
 use super::error::ScenarioError;
-use super::units;
-use crate::congestion::{NP_KEYS, RP_KEYS, Settings, keys_of};
+use super::switches::Switches;
+use super::topology::Topology;
+use super::{nodes, units};
+use crate::congestion::{NP_KEYS, PFC_KEYS, PFC_PREFIX, RP_KEYS, Settings, keys_of};
 use crate::impair::SpecError;
 
 /// How every NIC is set up.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Nic {
     /// Payload of the longest packet.
     pub mtu: Mtu,
@@ -27,10 +30,22 @@ pub struct Nic {
     pub retry_cnt: u8,
     /// Congestion control; at the rate of the link.
     pub congestion: CongestionConfig,
+    /// Pauses that it obeys and asks for.
+    pub pfc: PfcSettings,
+    /// How fast received frames are taken in, bits per second of link time; `None`: as they come.
+    pub receive_rate: Option<u64>,
+    /// The nodes that are so slow; `None`: all.
+    pub receivers: Option<Vec<usize>>,
 }
 
 impl Nic {
-    pub(super) fn read(section: &Section, rate: u64) -> Result<Nic, ScenarioError> {
+    pub(super) fn read(
+        section: &Section,
+        topology: &Topology,
+        switches: &Switches,
+    ) -> Result<Nic, ScenarioError> {
+        let settings = settings(section, topology.rate, switches)?;
+        let receivers = nodes::nodes(section, "receivers", topology.nodes())?;
         let nic =
             Nic {
                 mtu: section.or("mtu", Mtu::M4096, mtu)?,
@@ -49,8 +64,14 @@ impl Nic {
                 })?,
                 timeout: section.or("timeout", 8, units::whole(0, 31))? as u8,
                 retry_cnt: section.or("retry_cnt", 7, units::whole(0, 7))? as u8,
-                congestion: congestion(section, rate)?,
+                congestion: settings.congestion,
+                pfc: settings.pfc,
+                receive_rate: section.value("receive_rate", units::rate)?,
+                receivers,
             };
+        if nic.receivers.is_some() && nic.receive_rate.is_none() {
+            return Err(section.bad("receivers", "needs `receive_rate` beside it"));
+        }
         section.end()?;
         Ok(nic)
     }
@@ -63,12 +84,20 @@ fn mtu(text: &str) -> Result<Mtu, String> {
         .ok_or_else(|| "must be 256, 512, 1024, 2048 or 4096".into())
 }
 
-/// Congestion control: `congestion`, `[nic.dcqcn]`, `[nic.np]` and the sections of other algorithms as in the daemon's
-/// configuration, where nothing is said none.
-fn congestion(section: &Section, rate: u64) -> Result<CongestionConfig, ScenarioError> {
+/// The longest IP packet that a link takes, which headroom goes by.
+const PORT_MTU: u32 = 4200;
+
+/// Congestion control and pauses: `congestion`, `[nic.dcqcn]`, `[nic.np]`, `[nic.pfc]` and the sections of other algorithms as in the
+/// daemon's configuration. Where nothing is said there is no congestion control, and pauses are as the switches have them.
+fn settings(section: &Section, rate: u64, switches: &Switches) -> Result<Settings, ScenarioError> {
     let mut settings = Settings::default();
     settings.congestion.algorithm = AlgorithmKind::None;
     settings.congestion.line_rate = Rate(rate);
+    settings.pfc.priorities = switches.lossless;
+    settings.pfc.mode = match switches.lossless {
+        0 => PauseMode::Off,
+        _ => switches.pause,
+    };
     let mut take = |section: &Section, key: &str, name: &str| {
         let taken = section.value(key, |text| {
             settings.set(name, text).map_err(|error| match error {
@@ -95,7 +124,14 @@ fn congestion(section: &Section, rate: u64) -> Result<CongestionConfig, Scenario
         }
         section.end()?;
     }
-    let checked = settings.congestion.validate();
+    let pfc = section.section("pfc")?;
+    // How long cables are follows from their delay, and the priority of a frame is that of its flow.
+    let given = ["cable_m", "trust", "dscp"];
+    for key in PFC_KEYS.iter().filter(|key| !given.contains(key)) {
+        take(&pfc, key, &format!("{PFC_PREFIX}{key}"))?;
+    }
+    pfc.end()?;
+    let checked = settings.validate(PORT_MTU);
     checked.map_err(|error| section.whole(error.to_string()))?;
-    Ok(settings.congestion)
+    Ok(settings)
 }

@@ -1,5 +1,6 @@
 //! The switches of a scenario, all alike: `[switch]`.
 
+use roceline_engine::congestion::pfc::PauseMode;
 use roceline_engine::fabric::impair::Probability;
 use roceline_engine::fabric::switch::{Alpha, Red};
 
@@ -20,6 +21,8 @@ pub struct Switches {
     pub alpha: Alpha,
     /// Share of the free buffer that an egress queue may have in another priority.
     pub lossy_alpha: Alpha,
+    /// Kind of pauses of lossless priorities.
+    pub pause: PauseMode,
     /// Where marking begins and ends; `None`: in proportion to the rate of a port.
     pub red: Option<Red>,
 }
@@ -58,6 +61,11 @@ impl Switches {
             marked: priorities(section, "marked", 1 << 3)?,
             alpha: section.or("alpha", Alpha::ratio(1, 8), alpha)?,
             lossy_alpha: section.or("lossy_alpha", Alpha::ratio(1, 1), alpha)?,
+            pause: section.or("pause", PauseMode::Pfc, |text| match text {
+                "pfc" => Ok(PauseMode::Pfc),
+                "global" => Ok(PauseMode::Global),
+                _ => Err("must be pfc or global; lossless = [] is for none".into()),
+            })?,
             red,
         };
         section.end()?;

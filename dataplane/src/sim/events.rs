@@ -37,9 +37,6 @@ impl Sim {
         let Some((at, event)) = self.events.pop(limit) else {
             return false;
         };
-        if self.samples.is_due(at) {
-            self.sample(at);
-        }
         self.now = at;
         self.happen(event);
         true

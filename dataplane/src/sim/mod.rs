@@ -17,7 +17,6 @@ mod ingress;
 pub mod link;
 pub mod loss;
 pub mod node;
-mod observe;
 mod queue;
 mod record;
 mod routes;
@@ -37,7 +36,6 @@ use frame::FrameId;
 pub use link::{Link, LinkConfig};
 use node::Shared;
 pub use node::{Node, NodeConfig};
-pub use observe::{Samples, Series, Watch};
 use queue::EventQueue;
 use record::Recorder;
 use roceline_engine::fabric::switch::{SwitchConfig, SwitchError};
@@ -84,7 +82,6 @@ pub struct Sim {
     /// Flows that begin when others have ended.
     followers: Followers,
     packet_events: u64,
-    samples: Samples,
     recorders: Vec<Recorder>,
     /// Of use within one event: what impairments let through.
     through: Vec<FrameId>,
@@ -274,9 +271,6 @@ impl Sim {
     /// Goes on to a moment, what happens in it included. False if nothing will happen any more.
     pub fn run_until(&mut self, end: Nanos) -> bool {
         while self.step(end) {}
-        if self.samples.is_due(end) {
-            self.sample(end);
-        }
         self.now = self.now.max(end);
         self.events.len() > 0
     }

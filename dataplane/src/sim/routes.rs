@@ -1,10 +1,9 @@
 //! Routes: at each switch all ports that begin a shortest path to a NIC, among which flows are spread by their hashes (ECMP).
 
-use std::collections::VecDeque;
-
 use roceline_engine::fabric::switch::SwitchError;
 
 use super::{NodeId, Point, Sim, SwitchId};
+use crate::fabric::plan::distances;
 
 impl Sim {
     /// Where the link of a NIC, or of a port of a switch, leads.
@@ -28,6 +27,8 @@ impl Sim {
                     .collect()
             })
             .collect();
+        let others = |ways: &Vec<(u16, SwitchId)>| ways.iter().map(|&(_, other)| other).collect();
+        let joined: Vec<Vec<SwitchId>> = neighbours.iter().map(others).collect();
         let mut at: Vec<Vec<(NodeId, u16)>> = vec![Vec::new(); self.switches.len()];
         for node in 0..self.nodes.len() {
             if let Some(Point::Port(switch, port)) = self.opposite(node) {
@@ -36,7 +37,7 @@ impl Sim {
         }
         // The way is the same to all NICs at a switch.
         for (home, nodes) in at.iter().enumerate().filter(|(_, nodes)| !nodes.is_empty()) {
-            let distance = distances(&neighbours, home);
+            let distance = distances(&joined, home);
             for (switch, ways) in neighbours.iter().enumerate() {
                 if switch == home {
                     for &(node, port) in nodes {
@@ -57,20 +58,4 @@ impl Sim {
         }
         Ok(())
     }
-}
-
-/// Links from each switch to `home`, for those that reach it.
-fn distances(neighbours: &[Vec<(u16, SwitchId)>], home: SwitchId) -> Vec<Option<u32>> {
-    let mut distance = vec![None; neighbours.len()];
-    distance[home] = Some(0);
-    let mut next = VecDeque::from([(home, 0)]);
-    while let Some((switch, d)) = next.pop_front() {
-        for &(_, other) in &neighbours[switch] {
-            if distance[other].is_none() {
-                distance[other] = Some(d + 1);
-                next.push_back((other, d + 1));
-            }
-        }
-    }
-    distance
 }

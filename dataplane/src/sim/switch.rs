@@ -42,11 +42,6 @@ impl SwitchNode {
         self.switch.depth(port, priority)
     }
 
-    /// Bytes that wait in all priorities of an egress port.
-    pub fn port_depth(&self, port: u16) -> u64 {
-        (0..PRIORITIES as u8).map(|p| self.depth(port, p)).sum()
-    }
-
     /// Frames that wait there.
     pub fn frames(&self, port: u16, priority: u8) -> u32 {
         self.switch.frames(port, priority)
@@ -65,6 +60,11 @@ impl SwitchNode {
     /// Pauses of a priority at a port up to `now`: those that the switch asked for, and those that it was asked for.
     pub fn pauses(&self, port: u16, priority: u8, now: Nanos) -> [PauseCounts; 2] {
         self.switch.pause_counts(port, priority, now)
+    }
+
+    /// The same of 802.3x, which has no priorities.
+    pub fn global_pauses(&self, port: u16, now: Nanos) -> [PauseCounts; 2] {
+        self.switch.global_pause_counts(port, now)
     }
 
     /// Bytes of the shared buffer in use, and the most that were.
@@ -89,8 +89,7 @@ impl SwitchNode {
         let ports = 0..self.ports() as u16;
         let queues = ports.flat_map(|port| (0..PRIORITIES as u8).map(move |p| (port, p)));
         let by_priority = queues.map(|(port, p)| self.pauses(port, p, now)[0].frames);
-        let global = (0..self.ports() as u16)
-            .map(|port| self.switch.global_pause_counts(port, now)[0].frames);
+        let global = (0..self.ports() as u16).map(|port| self.global_pauses(port, now)[0].frames);
         by_priority.sum::<u64>() + global.sum::<u64>()
     }
 

@@ -6,7 +6,7 @@ use roceline_engine::Nanos;
 use roceline_engine::congestion::pfc::PauseMode;
 use roceline_engine::fabric::switch::{PortConfig, Red, SwitchConfig, SwitchError};
 
-use super::{LinkConfig, NodeConfig, Sim};
+use super::{LinkConfig, NodeConfig, NodeId, Sim};
 
 /// Light in fibre: 5 ns for a metre.
 const NS_PER_M: u64 = 5;
@@ -16,6 +16,8 @@ const NS_PER_M: u64 = 5;
 pub struct Fabric {
     /// All NICs; the seed of each differs by its number, and the length of cable that PFC reckons with is that of `host`.
     pub node: NodeConfig,
+    /// The NICs to which the receive rate of `node` applies; `None`: all.
+    pub slow: Option<Vec<NodeId>>,
     /// Links between NICs and switches.
     pub host: LinkConfig,
     /// Links between switches.
@@ -44,6 +46,7 @@ impl Fabric {
         node.pfc.mode = PauseMode::Pfc;
         Fabric {
             node,
+            slow: None,
             host: link,
             trunk: link,
             switch: SwitchConfig::roce(Vec::new(), 0),
@@ -79,13 +82,13 @@ impl Fabric {
         self.build(2, &homes, &[(0, 1)])
     }
 
-    /// A row of switches with one NIC at each, NIC n at switch n, and one more, the last, at the last switch: flows of all to that
-    /// one meet one after the other.
+    /// A row of switches with `per_switch` NICs at each; NIC n is at switch n / `per_switch`. Flows of all to the last one meet one after
+    /// the other.
     ///
     /// # Errors
     /// As [`Fabric::star`].
-    pub fn parking_lot(&self, switches: usize) -> Result<Sim, SwitchError> {
-        let homes: Vec<usize> = (0..=switches).map(|n| n.min(switches - 1)).collect();
+    pub fn parking_lot(&self, switches: usize, per_switch: usize) -> Result<Sim, SwitchError> {
+        let homes: Vec<usize> = (0..switches * per_switch).map(|n| n / per_switch).collect();
         let row: Vec<_> = (1..switches).map(|n| (n - 1, n)).collect();
         self.build(switches, &homes, &row)
     }
@@ -156,10 +159,8 @@ impl Fabric {
         for (number, links) in ports.iter().enumerate() {
             sim.add_switch(&self.switch_config(number, links))?;
         }
-        let mut node = self.node;
-        node.pfc.cable_m = cable(&self.host);
-        for &at in &hosts {
-            let node = sim.add_node(&node);
+        for (number, &at) in hosts.iter().enumerate() {
+            let node = sim.add_node(&self.node_config(number));
             sim.join(node, at, &self.host);
         }
         for &(a, b) in &trunks {
@@ -167,6 +168,27 @@ impl Fabric {
         }
         sim.set_routes()?;
         Ok(sim)
+    }
+
+    /// Two NICs with a link between them, and no switch.
+    pub fn pair(&self) -> Sim {
+        let mut sim = Sim::new();
+        let ends = [0, 1].map(|number| sim.add_node(&self.node_config(number)));
+        sim.join(ends[0], ends[1], &self.host);
+        sim
+    }
+
+    fn node_config(&self, number: NodeId) -> NodeConfig {
+        let mut node = self.node;
+        node.pfc.cable_m = cable(&self.host);
+        if self
+            .slow
+            .as_ref()
+            .is_some_and(|slow| !slow.contains(&number))
+        {
+            node.receive_bits_per_s = None;
+        }
+        node
     }
 
     fn switch_config(&self, number: usize, links: &[&LinkConfig]) -> SwitchConfig {

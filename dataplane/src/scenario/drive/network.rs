@@ -1,7 +1,6 @@
 //! The simulated network of a scenario, and its counters.
 
 use roceline_engine::Counters;
-use roceline_engine::congestion::pfc::PauseMode;
 use roceline_engine::wire::pause::PRIORITIES;
 
 use crate::scenario::topology::Shape;
@@ -21,14 +20,10 @@ impl Network {
     pub fn new(scenario: &Scenario) -> Result<Network, ScenarioError> {
         let fabric = fabric(scenario);
         let sim = match scenario.topology.shape {
-            Shape::Pair => Ok(pair(&fabric)),
+            Shape::Pair => Ok(fabric.pair()),
             Shape::Star { nodes } => fabric.star(nodes),
             Shape::Dumbbell { left, right } => fabric.dumbbell(left, right),
-            Shape::ParkingLot { switches, nodes } => {
-                let homes: Vec<usize> = (0..switches * nodes).map(|node| node / nodes).collect();
-                let row: Vec<_> = (1..switches).map(|switch| (switch - 1, switch)).collect();
-                fabric.build(switches, &homes, &row)
-            }
+            Shape::ParkingLot { switches, nodes } => fabric.parking_lot(switches, nodes),
             Shape::LeafSpine {
                 leaves,
                 spines,
@@ -55,10 +50,12 @@ impl Network {
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         let now = self.sim.now();
         let mut all = Counters::default();
-        let mut paused_nics = 0;
+        let (mut paused_nics, mut pauses_nics, mut drops_nics) = (0, 0, 0);
         for node in self.sim.nodes() {
             all.add(node.counters());
             paused_nics += node.all_pauses(now).duration.0;
+            pauses_nics += node.asked_pauses(now).frames;
+            drops_nics += node.received().1;
         }
         let (mut marks, mut drops, mut pauses, mut paused_switches) = (0, 0, 0, 0);
         for switch in self.sim.switches() {
@@ -69,13 +66,16 @@ impl Network {
                 let asked =
                     (0..PRIORITIES as u8).map(|p| switch.pauses(port, p, now)[1].duration.0);
                 paused_switches += asked.sum::<u64>();
+                paused_switches += switch.global_pauses(port, now)[1].duration.0;
             }
         }
         let sum = |count: fn(&crate::sim::Link) -> u64| self.sim.links().iter().map(count).sum();
         vec![
             ("marks", marks),
             ("drops", drops),
+            ("drops.nics", drops_nics),
             ("pauses", pauses),
+            ("pauses.nics", pauses_nics),
             ("paused.nics", paused_nics),
             ("paused.switches", paused_switches),
             ("lost", sum(|link| link.lost)),
@@ -126,14 +126,12 @@ fn fabric(scenario: &Scenario) -> Fabric {
         ack_policy: scenario.nic.ack_policy,
         retransmission: scenario.nic.retransmission,
         congestion: scenario.nic.congestion,
+        pfc: scenario.nic.pfc,
+        receive_bits_per_s: scenario.nic.receive_rate,
         seed: scenario.seed,
-        ..NodeConfig::default()
     };
-    fabric.node.pfc.mode = match switches.lossless {
-        0 => PauseMode::Off,
-        _ => PauseMode::Pfc,
-    };
-    fabric.node.pfc.priorities = switches.lossless;
+    fabric.slow.clone_from(&scenario.nic.receivers);
+    fabric.switch.pause = switches.pause;
     fabric.shared_bytes = switches.buffer;
     fabric.red = switches.red;
     fabric.switch.seed = scenario.seed;
@@ -148,11 +146,4 @@ fn fabric(scenario: &Scenario) -> Fabric {
         class.red = red.filter(|_| switches.marked >> priority & 1 == 1);
     }
     fabric
-}
-
-fn pair(fabric: &Fabric) -> Sim {
-    let mut sim = Sim::new();
-    let ends = [0, 1].map(|_| sim.add_node(&fabric.node));
-    sim.join(ends[0], ends[1], &fabric.host);
-    sim
 }

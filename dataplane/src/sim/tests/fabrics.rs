@@ -54,7 +54,7 @@ fn fabrics_lead_from_everybody_to_everybody() {
     let fabrics = [
         ("star", fabric.star(4), 4, 2),
         ("dumbbell", fabric.dumbbell(2, 3), 5, 3),
-        ("parking lot", fabric.parking_lot(3), 4, 4),
+        ("parking lot", fabric.parking_lot(3, 1), 3, 4),
         ("leaf-spine", fabric.leaf_spine(3, 2, 2), 6, 4),
         ("fat tree", fabric.fat_tree(4), 16, 6),
     ];
@@ -81,6 +81,44 @@ fn fabrics_lead_from_everybody_to_everybody() {
         assert_eq!(hops, longest, "{name}");
         assert!(sim.switches().iter().all(|switch| switch.dropped() == 0));
     }
+}
+
+/// As many NICs and as fast links as there may be, and the same again to the last nanosecond.
+#[test]
+fn a_thousand_nics_at_800_gbps_share_a_fat_tree() {
+    let mut fabric = Fabric::new(800_000_000_000);
+    // Short cables, so that the time of a round trip is little.
+    fabric.host.delay = Nanos(100);
+    fabric.trunk.delay = Nanos(100);
+    let run = || {
+        let mut sim = fabric.fat_tree(16).expect("good switches");
+        let nodes = sim.nodes().len();
+        assert_eq!(nodes, 1024);
+        let flows: Vec<_> = (0..nodes)
+            .map(|from| {
+                // To the same place in another pod, so that nobody shares a receiver.
+                let flow = FlowConfig {
+                    bytes: Some(256 << 10),
+                    ..FlowConfig::new(from, (from + 64) % nodes)
+                };
+                sim.add_flow(&flow)
+            })
+            .collect();
+        sim.run_until(Nanos::from_micros(100));
+        assert!(sim.switches().iter().all(|switch| switch.dropped() == 0));
+        assert!(sim.packet_events() > 500_000, "{}", sim.packet_events());
+        let end = |flow: &FlowId| sim.flow(*flow).finished.expect("all end in time");
+        flows.iter().map(end).collect::<Vec<_>>()
+    };
+    let ends = run();
+    // 64 packets take 2.7 us of a link. ECMP puts several flows on some and none on others.
+    let (first, last) = (ends.iter().min(), ends.iter().max());
+    let range = Some(&Nanos(3_000))..=Some(&Nanos(60_000));
+    assert!(
+        range.contains(&first) && range.contains(&last),
+        "{first:?} {last:?}"
+    );
+    assert_eq!(ends, run());
 }
 
 /// What went in is what came out and what is still there.

@@ -1,7 +1,7 @@
 //! Nodes and links under virtual time.
 
 mod fabrics;
-mod observed;
+mod recorded;
 
 use roceline_engine::congestion::{AlgorithmKind, Rate};
 use roceline_engine::fabric::impair::{

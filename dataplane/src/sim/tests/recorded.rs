@@ -1,4 +1,4 @@
-//! Samples and recordings.
+//! Recordings.
 
 use std::io::{self, Write};
 use std::process::Command;
@@ -39,50 +39,6 @@ fn incast() -> Sim {
         });
     }
     sim
-}
-
-#[test]
-fn samples_say_what_happened_between_them() {
-    let mut sim = incast();
-    sim.sample_every(Nanos::from_micros(10));
-    let watch = [
-        Watch::Sent(0),
-        Watch::Received(0),
-        Watch::Link(Point::Port(0, 0)),
-        Watch::Queue(0, 0, 3),
-        Watch::Port(0, 0),
-        Watch::Buffer(0),
-        Watch::Marks(0),
-        Watch::Pauses(0),
-        Watch::Paused(1),
-    ]
-    .map(|what| sim.watch(what));
-    sim.run_until(Nanos::from_micros(500));
-    let samples = sim.samples();
-    assert_eq!(samples.times.len(), 50);
-    assert_eq!(samples.times[49], Nanos::from_micros(500));
-    let all = |at: usize| -> &[u64] { &samples.series[watch[at]].values };
-    let sum = |at: usize| all(at).iter().sum::<u64>();
-    // The first flow begins after the first sample was taken, and then has the link for itself.
-    assert_eq!(all(0)[0], 0);
-    assert!((90_000_000_000..100_000_000_000).contains(&all(0)[1]));
-    // 10 us of a rate are rate / 100 000 bits, rounded down.
-    let flow = sim.flow(0);
-    assert!(flow.sent * 8 - sum(0) / 100_000 < 50 * 8);
-    assert!(flow.received * 8 - sum(1) / 100_000 < 50 * 8);
-    let average = all(2)[10..].iter().sum::<u64>() / 40;
-    assert!(
-        (95_000_000_000..100_500_000_000).contains(&average),
-        "{average}"
-    );
-    assert_eq!(all(3), all(4));
-    let most = sim.switch(0).queue(0, 3).max_depth;
-    assert!(all(3).iter().all(|&depth| depth <= most) && all(3).iter().any(|&d| d > most / 2));
-    assert!(all(5).iter().any(|&bytes| bytes > 0));
-    assert_eq!(sum(6), sim.switch(0).sum(|queue| queue.ce_marked));
-    assert_eq!(sum(7), sim.switch(0).pauses_sent(sim.now()));
-    assert_eq!(sum(8), sim.node(1).pauses(3, sim.now()).duration.0);
-    assert!(sum(7) > 0 && sum(8) > 0);
 }
 
 /// Frames of a link as others read them: whole ones with right ICRCs, pauses among them, both ways.
