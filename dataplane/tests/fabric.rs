@@ -164,3 +164,42 @@ fn a_shaped_port_has_its_rate() {
         assert_eq!(sum(&fabric, "", "", lost), 0, "{lost} {fabric:#}");
     }
 }
+
+/// `roceline stat` has the ports of switches beside the NICs, and with `--watch` how fast queue pairs are.
+#[test]
+fn switch_ports_have_counters_and_queue_pairs_rates() {
+    let _alone = alone();
+    let daemon = Daemon::start(
+        &(nics(&["tor", "tor"]) + "[fabric]\nrate = \"100Mb/s\"\nswitch = [{ name = \"tor\" }]\n"),
+    );
+    let _ends = endless(&daemon, "ib_write_bw", &["-x", "0", "-s", "65536"]);
+    let counters = |daemon: &Daemon| {
+        let stat = daemon.json(&["stat"]);
+        let switches = stat["switches"].as_array().cloned().unwrap_or_default();
+        let names: Vec<_> = switches.iter().map(|s| s["name"].clone()).collect();
+        assert_eq!(names, ["tor:roce0", "tor:roce1"], "{stat:#}");
+        let of = |n: usize, name: &str| switches[n]["port"][name].as_u64().unwrap_or(0);
+        [of(0, "tx_prio0_bytes"), of(1, "rx_prio0_bytes")]
+    };
+    wait_for("traffic", PATIENCE, || {
+        let [left, came] = counters(&daemon);
+        left > 100_000 && came >= left
+    });
+    let table = daemon.roceline("stat", &["stat"]).expect_ok();
+    assert!(table.stdout.contains("tor:roce1"), "{}", table.stdout);
+    let watch = daemon.start_roceline("watch", &["stat", "--watch", "--json"]);
+    let rates = || -> Option<Value> {
+        let (stdout, _) = watch.output();
+        let lines = stdout
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let mut rates =
+            lines.flat_map(|line| line["qp_rates"].as_array().cloned().unwrap_or_default());
+        rates.find(|rate| rate["device"] == "roce1" && rate["sent"].as_u64() > Some(1_000_000))
+    };
+    wait_for("a rate", PATIENCE, || rates().is_some());
+    let rate = rates().expect("it was there");
+    assert_eq!(rate["allowed"], 100_000_000, "{rate}");
+    // A look is a second and more apart from the next; what was counted in between is not that exact.
+    assert!(rate["sent"].as_u64() < Some(250_000_000), "{rate}");
+}

@@ -12,7 +12,7 @@ use roceline::port::{Burst, Eal, EalConfig, FabricEnd, Huge, Mbuf, Mempool, Memp
 use roceline_engine::Nanos;
 use roceline_engine::fabric::impair::Random;
 use roceline_engine::wire::PauseFrame;
-use roceline_engine::wire::ipv4;
+use roceline_engine::wire::{ipv4, pause};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -54,6 +54,11 @@ fn fabrics() {
     let pool = Mempool::new(&eal, &settings).unwrap();
     a_late_poll_changes_no_rate_and_no_order(&pool);
     stations_that_obey_lose_nothing_and_the_queue_is_marked(&pool);
+    pauses_pass_full_links_in_both_directions(&pool);
+    a_pause_is_told_again_however_late_the_poll(&pool);
+    without_a_rate_a_nic_that_hears_late_loses_nothing(&pool);
+    ports_differ_and_ways_are_written_by_hand(&pool);
+    a_switch_pauses_all_at_once_and_goes_by_tags(&pool);
     frames_for_all_go_to_each_once(&pool);
     assert_eq!(pool.available(), 24_000, "all came home");
 }
@@ -123,6 +128,31 @@ impl World {
             self.nics[nic].rx_burst(&mut self.burst);
         }
         self.burst.take(0)
+    }
+
+    /// Offers a pause frame of a NIC.
+    fn pause(&mut self, from: usize, frame: &PauseFrame) {
+        let mut mbuf = self.pool.alloc().unwrap();
+        let bytes = mbuf.set_len(pause::LEN).unwrap().first_chunk_mut().unwrap();
+        frame.emit(&[2, 0, 0, 0, 0, from as u8], bytes);
+        self.burst.push(mbuf).unwrap();
+        assert_eq!(self.nics[from].tx_burst(&mut self.burst), 1);
+    }
+
+    /// Reads a burst at a NIC and drops it; gives how many there were.
+    fn take(&mut self, nic: usize) -> u32 {
+        let mut burst = Burst::new();
+        self.nics[nic].rx_burst(&mut burst) as u32
+    }
+
+    /// Pause frames that have come to a NIC, for which they are read alone.
+    fn told(&mut self, nic: usize) -> Vec<PauseFrame> {
+        let mut burst = Burst::new();
+        self.nics[nic].rx_control(&mut burst);
+        let frames = burst.drain();
+        frames
+            .map(|mbuf| PauseFrame::parse(mbuf.data(), &[2; 6]).unwrap())
+            .collect()
     }
 
     fn queue(&self, peer: &str) -> QueueReport {
@@ -242,6 +272,171 @@ fn stations_that_obey_lose_nothing_and_the_queue_is_marked(pool: &Arc<Mempool>) 
         assert!(queue.max_headroom > 0, "{queue:?}");
     }
     assert!(sent == got && got > 5_000, "{sent} {got}");
+}
+
+fn stop(priority: u8, time: u16) -> PauseFrame {
+    PauseFrame::Priority {
+        enabled: 1 << priority,
+        quanta: std::array::from_fn(|p| if p == usize::from(priority) { time } else { 0 }),
+    }
+}
+
+/// Nobody reads, so all links are full; a NIC is told to stop all the same, and a switch is.
+fn pauses_pass_full_links_in_both_directions(pool: &Arc<Mempool>) {
+    let fabric = "[fabric]\nrate = \"1Gb/s\"\nbuffer = \"256KiB\"\nswitch = [{ name = \"s\" }]\n";
+    let mut world = world(pool, &["s", "s"], fabric);
+    let mut told = Vec::new();
+    // Until the link to each is full, then the switch, and then it pauses both.
+    for _ in 0..20_000 {
+        for from in [0, 1] {
+            world.send(from, 1 - from as u8, MTU, 0, 8);
+        }
+        world.pass(Nanos(10_000));
+        told.extend(world.told(0));
+        if !told.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(told[..1], [stop(3, u16::MAX)], "{:?}", world.queue("roce0"));
+    assert!(world.queue("roce0").depth > 0 && world.queue("roce1").depth > 0);
+    // Behind what stands on its link for a millisecond and more.
+    while world.send(1, 0, MTU, 0, 8) > 0 {}
+    world.pause(1, &stop(3, u16::MAX));
+    world.pass(Nanos(50_000));
+    assert_eq!(world.queue("roce1").pause_rx.frames, 1);
+    // Let go, and let all arrive.
+    world.pause(1, &stop(3, 0));
+    drain(world);
+}
+
+/// What only time does happens in its turn: a switch that pauses tells it again before the pause is over, by its own time, and
+/// the station hears of it before it looks at the clock.
+fn a_pause_is_told_again_however_late_the_poll(pool: &Arc<Mempool>) {
+    let fabric = "[fabric]\nrate = \"10Gb/s\"\nbuffer = \"64KiB\"\nquanta = 1000\nwatchdog_tx_limit = \"0\"\n\
+                  [[fabric.switch]]\nname = \"a\"\nuplinks = \"b\"\n[[fabric.switch]]\nname = \"b\"\n";
+    let mut world = world(pool, &["a", "b"], fabric);
+    // NIC 1 lets nothing through for 3.3 ms at a time, so b pauses a, and a pauses NIC 0.
+    let (mut sent, mut paused) = (0, false);
+    for _ in 0..60 {
+        world.pause(1, &stop(3, u16::MAX));
+        if !paused {
+            sent += world.send(0, 1, MTU, 0, 32);
+        }
+        // 1000 quanta are 51.2 us.
+        world.pass(Nanos(500_000));
+        if let Some(last) = world.told(0).last() {
+            paused = *last != stop(3, 0);
+        }
+    }
+    assert!(paused);
+    let cable = world.queue("b");
+    assert_eq!(cable.pause_rx.transitions, 0, "{cable:?}");
+    let nic = world.queue("roce0");
+    assert!(
+        nic.pause_tx.frames > 500 && nic.pause_tx.transitions == 0,
+        "{nic:?}"
+    );
+    for peer in ["roce0", "roce1", "a", "b"] {
+        let queue = world.queue(peer);
+        assert_eq!((queue.rx_dropped, queue.dropped), (0, 0), "{queue:?}");
+    }
+    world.pause(1, &stop(3, 0));
+    let mut got = 0;
+    for _ in 0..400 {
+        world.pass(Nanos(100_000));
+        world.told(0);
+        got += world.take(1);
+    }
+    assert_eq!(got, sent);
+    drain(world);
+}
+
+/// A NIC that has not heard of a pause yet sends on. Where no line has a rate nothing says that its frames have to be here.
+fn without_a_rate_a_nic_that_hears_late_loses_nothing(pool: &Arc<Mempool>) {
+    let fabric = "[fabric]\ndelay = \"2us\"\nbuffer = \"64KiB\"\nheadroom = \"16KiB\"\nswitch = [{ name = \"s\" }]\n";
+    let mut world = world(pool, &["s", "s", "s"], fabric);
+    let (mut sent, mut got) = (0, 0);
+    for round in 0..3_000 {
+        if round < 2_000 {
+            sent += world.send(1, 0, MTU, 0, 32) + world.send(2, 0, 100, 0, 32);
+        }
+        world.pass(Nanos(1_000));
+        world.told(1);
+        world.told(2);
+        // A receiver that takes less than comes.
+        if round % 8 == 0 || round >= 2_000 {
+            got += world.take(0);
+        }
+    }
+    for peer in ["roce1", "roce2"] {
+        let queue = world.queue(peer);
+        assert_eq!(queue.rx_dropped, 0, "{queue:?}");
+        assert!(queue.pause_tx.frames > 0, "{queue:?}");
+    }
+    assert!(sent > 2_000 && sent == got, "{sent} {got}");
+    drain(world);
+}
+
+fn ports_differ_and_ways_are_written_by_hand(pool: &Arc<Mempool>) {
+    let fabric = "[fabric]\nrate = \"10Gb/s\"\n\
+                  [[fabric.switch]]\nname = \"a\"\nuplinks = [\"b\", \"c\"]\n\
+                  port = [{ to = \"roce0\", rate = \"100Mb/s\", delay = \"50us\" }]\n\
+                  route = [{ to = \"roce1\", via = \"c\" }]\n\
+                  [[fabric.switch]]\nname = [\"b\", \"c\"]\nuplinks = \"d\"\n\
+                  [[fabric.switch]]\nname = \"d\"\n";
+    let mut world = world(pool, &["a", "d"], fabric);
+    world.pass(Nanos(1_000));
+    // 125 bytes with all around them: 10 us on the slow link, 0.1 us on the others.
+    assert_eq!(world.send(0, 1, 101, 0, 20), 20);
+    let begin = world.now;
+    let mut last = begin;
+    let mut seen = 0;
+    while seen < 20 {
+        world.pass(Nanos(1_000));
+        while let Some(mbuf) = world.receive(1) {
+            assert_eq!(mbuf.data()[43], seen, "all took the same way");
+            seen += 1;
+            last = world.now;
+        }
+        assert!(world.now < begin + Nanos::from_millis(10), "{seen}");
+    }
+    let took = (last - begin).0;
+    assert!((249_000..=253_000).contains(&took), "{took}");
+    let sent: Vec<u64> = ["b", "c"].map(|s| world.queue(s).tx_frames).to_vec();
+    assert_eq!(sent, [0, 20]);
+}
+
+fn a_switch_pauses_all_at_once_and_goes_by_tags(pool: &Arc<Mempool>) {
+    let fabric = "[fabric]\nrate = \"1Gb/s\"\nbuffer = \"64KiB\"\npause = \"global\"\ntrust = \"pcp\"\nquanta = 7\n\
+                  lossless = [0]\nswitch = [{ name = \"s\" }]\n";
+    let mut world = world(pool, &["s", "s", "s"], fabric);
+    let mut told = Vec::new();
+    // DSCP 26 says nothing where tags are trusted, and there are none.
+    for _ in 0..2_000 {
+        world.send(1, 0, MTU, 0, 8);
+        world.send(2, 0, MTU, 0, 8);
+        world.pass(Nanos(10_000));
+        told.extend(world.told(1));
+        if told.len() > 1 {
+            break;
+        }
+    }
+    assert_eq!(told[0], PauseFrame::Global { quanta: 7 });
+    let report = world.fabric.report(world.now);
+    let port = &report.switches[0].ports[1];
+    assert!(port.global_pause_tx.frames > 0, "{port:?}");
+    assert_eq!(port.queues[0].priority, 0);
+    // And is paused by such a frame.
+    while world.take(0) > 0 {}
+    world.pause(0, &PauseFrame::Global { quanta: u16::MAX });
+    world.pass(Nanos(1_000));
+    let before = world.fabric.report(world.now).switches[0].ports[0].clone();
+    assert_eq!(before.global_pause_rx.frames, 1);
+    world.pass(Nanos(1_000_000));
+    let after = world.fabric.report(world.now).switches[0].ports[0].clone();
+    assert!(after.queues[0].tx_frames <= before.queues[0].tx_frames + 1);
+    world.pause(0, &PauseFrame::Global { quanta: 0 });
+    drain(world);
 }
 
 fn frames_for_all_go_to_each_once(pool: &Arc<Mempool>) {

@@ -41,6 +41,10 @@ impl Driver for Nic {
         self.end.rx_burst(burst)
     }
 
+    fn rx_control(&mut self, burst: &mut Burst) -> usize {
+        self.end.rx_control(burst)
+    }
+
     fn tx_burst(&mut self, burst: &mut Burst) -> usize {
         self.end.tx_burst(burst)
     }
@@ -237,6 +241,19 @@ impl World {
             all.extend(self.left().0);
         }
         all
+    }
+
+    /// Frames of 4000 bytes and priority 0, which are no RoCE.
+    fn flood(&mut self, count: usize) {
+        let mut burst = Burst::new();
+        for _ in 0..count {
+            let mut mbuf = self.pool.alloc().unwrap();
+            let frame = mbuf.set_len(4000).unwrap();
+            frame.fill(0);
+            frame[12..16].copy_from_slice(&[0x08, 0, 0x45, 0]);
+            assert!(burst.push(mbuf).is_ok());
+            assert_eq!(self.wire.tx_burst(&mut burst), 1);
+        }
     }
 
     fn arrive(&mut self, frame: &PauseFrame) {
@@ -477,6 +494,55 @@ fn a_nic_that_goes_by_tags_sends_them() {
     w.send();
     w.poll_at(w.now + Nanos(1));
     assert_eq!(w.left().0, []);
+}
+
+/// What comes faster than the loop works waits where it is counted, and stops the other end.
+#[test]
+fn more_than_is_worked_off_stops_the_other_end_until_it_is() {
+    let mut w = World::new(&settings(PauseMode::Pfc, 1), 1024);
+    w.flood(100);
+    w.poll_at(Nanos(2000));
+    assert_eq!(w.left(), (vec![], vec![pause(1, 65535)]));
+    for at in 0..3 {
+        w.poll_at(Nanos(2100 + at));
+    }
+    assert_eq!(w.left(), (vec![], vec![pause(1, 0)]));
+    assert_eq!(w.count("rx_prio0_packets"), 100);
+    assert_eq!(w.count("rx_prio0_discards"), 0);
+    assert_eq!(w.count("tx_prio0_pause"), 2);
+}
+
+/// A lossy priority loses nothing by it: what finds no room in the queue is left in the port.
+#[test]
+fn what_is_lossy_is_not_read_to_be_dropped() {
+    let mut w = World::new(&settings(PauseMode::Pfc, 0b1000), 1024);
+    w.flood(400);
+    for at in 0..20 {
+        w.poll_at(Nanos(2000 + at));
+    }
+    assert_eq!(w.count("rx_prio0_packets"), 400);
+    assert_eq!(w.count("rx_prio0_discards"), 0);
+    assert_eq!(w.left(), (vec![], vec![]));
+}
+
+/// The pause stands behind more packets than the NIC has room for.
+#[test]
+fn a_full_nic_hears_pauses() {
+    let mut w = World::new(&settings(PauseMode::Pfc, 1), 1024);
+    w.send();
+    w.flood(300);
+    w.arrive(&pause(1, 65535));
+    w.poll_at(Nanos(2000));
+    assert!(w.count("rx_prio0_packets") < 300, "it is full");
+    assert_eq!(w.left().0, []);
+    for at in 0..20 {
+        w.flood(30);
+        w.poll_at(Nanos(2100 + at));
+        assert_eq!(w.left().0, []);
+    }
+    w.arrive(&pause(1, 0));
+    w.poll_at(Nanos(3000));
+    assert_eq!(w.rest(), psns(0, SENDS));
 }
 
 /// A frame for the group of MAC control ends here even where its operation is unknown.

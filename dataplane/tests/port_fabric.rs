@@ -30,6 +30,7 @@ fn fabric_links() {
     frames_arrive_in_order_at_the_other_end(&pool);
     a_loop_returns_them(&pool);
     a_full_link_pushes_back(&pool);
+    pause_frames_pass_a_full_link(&pool);
     bytes_are_bounded_and_counted_by_priority(&pool);
     oversize_is_counted_and_dropped(&pool);
     frames_for_an_end_that_is_gone_are_dropped(&pool);
@@ -143,6 +144,52 @@ fn a_full_link_pushes_back(pool: &Mempool) {
     assert_eq!(a.tx_burst(&mut burst), 4);
     assert_eq!(b.rx_burst(&mut rx), 4);
     assert!(rx.iter().map(number).eq(0..20));
+}
+
+/// They go in front, and whoever has no room for more frames hears them all the same.
+fn pause_frames_pass_a_full_link(pool: &Mempool) {
+    let config = FabricLinkConfig {
+        capacity_packets: 16,
+        ..config()
+    };
+    let (mut a, mut b) = FabricLink::pair(&config).unwrap();
+    let mut burst = Burst::new();
+    for i in 0..20 {
+        assert!(burst.push(numbered(pool, i, 64)).is_ok());
+    }
+    assert_eq!(a.tx_burst(&mut burst), 16);
+    let pause = |pool| mbuf(pool, 60, |data| data[12..14].copy_from_slice(&[0x88, 0x08]));
+    let mut control = Burst::new();
+    assert!(control.push(pause(pool)).is_ok());
+    assert_eq!(a.tx_burst(&mut control), 1);
+    assert_eq!(a.tx_occupancy(), [16 * 64, 0, 0, 0, 0, 0, 0, 0]);
+    let mut rx = Burst::new();
+    assert_eq!(b.rx_control(&mut rx), 1);
+    assert_eq!(rx.get(0).unwrap().data()[12..14], [0x88, 0x08]);
+    assert_eq!(b.rx_control(&mut rx), 0);
+    rx.clear();
+    // Who reads all has them first.
+    assert!(control.push(pause(pool)).is_ok());
+    assert_eq!(a.tx_burst(&mut control), 1);
+    assert_eq!(b.rx_burst(&mut rx), 17);
+    assert_eq!(rx.get(0).unwrap().data()[12..14], [0x88, 0x08]);
+    assert!(rx.iter().skip(1).map(number).eq(0..16));
+    assert_eq!(counter(&a.counters(), "tx_packets"), 18);
+    assert_eq!(counter(&b.counters(), "rx_packets"), 18);
+    assert_eq!(
+        counter(&a.counters(), "tx_bytes"),
+        counter(&b.counters(), "rx_bytes")
+    );
+    // They are bounded, too.
+    let mut taken = 0;
+    loop {
+        assert!(control.push(pause(pool)).is_ok());
+        match a.tx_burst(&mut control) {
+            0 => break,
+            n => taken += n,
+        }
+    }
+    assert_eq!(taken, 64);
 }
 
 fn bytes_are_bounded_and_counted_by_priority(pool: &Mempool) {

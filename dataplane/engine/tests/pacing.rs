@@ -6,6 +6,7 @@ mod sender;
 
 use std::collections::BTreeMap;
 
+use roceline_engine::congestion::ets::Ets;
 use roceline_engine::congestion::{AlgorithmKind, CongestionConfig, Rate};
 use roceline_engine::verbs::{Event, Mtu, QpId, QpType, WcStatus, WrOpcode};
 use roceline_engine::wire::{Opcode, link_bytes};
@@ -298,6 +299,48 @@ fn what_is_sent_is_the_integral_of_the_rate() {
 }
 
 /// A rate that is taken off, or put on, counts at once, also for a queue pair that waits.
+/// Two queue pairs of one program, and a third of another, on a port that others keep busy: each call brings a few packets.
+#[test]
+fn a_selection_gives_priorities_their_part_of_the_port() {
+    let mut sender = Sender::new(&Setup {
+        qps: 3,
+        ..Setup::default()
+    });
+    let now = sender.now;
+    for (n, priority) in [0, 3, 6].into_iter().enumerate() {
+        let id = sender.qps[n].id;
+        sender.engine.set_priority(id, priority, now);
+    }
+    let mut ets = Ets {
+        strict: 1 << 6,
+        ..Ets::default()
+    };
+    ets.bandwidth[3] = 75;
+    sender.engine.set_transmission_selection(&ets);
+    let sent = |sender: &Sender, n: usize| {
+        let of = sender.log.iter().filter(|l| l.1 == sender.qps[n].id);
+        of.map(|l| u64::from(l.2)).sum::<u64>()
+    };
+    for n in 0..6_000 {
+        for qp in [0, 1] {
+            while sender.post(qp, WrOpcode::Write, 8_192) {}
+        }
+        if n % 100 == 99 {
+            let before = sender.log.len();
+            assert!(sender.post(2, WrOpcode::Write, 100));
+            sender.poll_some(4);
+            assert_eq!(sender.log[before].1, sender.qps[2].id, "it is strict");
+        }
+        sender.now = sender.now + Nanos(2_000);
+        sender.poll_some(4);
+    }
+    let [low, high] = [0, 1].map(|n| sent(&sender, n) as f64);
+    // Six other priorities have nothing to say, so what is theirs goes to those that have: 75 to 25/6.
+    let wanted = 75.0 / (75.0 + 25.0 / 6.0);
+    let got = high / (high + low);
+    assert!((got / wanted - 1.0).abs() < 0.02, "{got}, not {wanted}");
+}
+
 #[test]
 fn another_configuration_counts_at_once() {
     let mut s = Sender::new(&Setup {

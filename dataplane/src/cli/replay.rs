@@ -221,7 +221,7 @@ fn choose(client: &Client, name: Option<&str>) -> Result<Device, CliError> {
 }
 
 fn counters(client: &Client, nic: &str) -> Result<BTreeMap<String, u64>, ClientError> {
-    let StatReply { devices } = client.ask(&Query::Stat)?;
+    let StatReply { devices, .. } = client.ask(&Query::Stat)?;
     let own: Option<DeviceStat> = devices.into_iter().find(|device| device.name == nic);
     let Some(own) = own else {
         return Ok(BTreeMap::new());

@@ -1,5 +1,7 @@
 //! `roceline stat`: counters, once or again and again.
 
+mod rates;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
@@ -16,6 +18,7 @@ use super::table::Table;
 use crate::control::client::Client;
 use crate::control::counters;
 use crate::control::query::{DeviceStat, Qp, QpsReply, Query, StatReply};
+use rates::Rates;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -26,8 +29,8 @@ Examples:
 
 The names are those of /sys/class/infiniband/DEVICE/ports/1/hw_counters and .../counters on an
 mlx5 NIC, where monitoring tools look for them; `ethtool` those of pauses and priorities in
-`ethtool -S` there; `port` counts what the packet driver saw.
-docs/counters.md says what each one counts.";
+`ethtool -S` there; `port` counts what the packet driver saw. Switches of [fabric] have a
+column for each port. docs/counters.md says what each one counts.";
 
 /// Show counters
 #[derive(Debug, Parser)]
@@ -37,7 +40,7 @@ pub(super) struct Args {
     #[arg(long)]
     json: bool,
 
-    /// Show them every second, with what they grew by, until interrupted
+    /// Show them every second, with what they grew by and how fast queue pairs are, until interrupted
     #[arg(long)]
     watch: bool,
 
@@ -69,12 +72,20 @@ pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
     let client = Client::connect(socket)?;
     let mut out = io::stdout().lock();
     let mut before: Option<(Instant, StatReply)> = None;
+    let (mut rates, mut looked) = (Rates::default(), None);
     loop {
         let now = Instant::now();
-        let answer = match args.qp {
+        let mut answer = match args.qp {
             None => client.query(&Query::Stat)?,
             Some(qpn) => of_qp(client.ask(&Query::Qps)?, qpn)?,
         };
+        let mut fastest = (Vec::new(), 0);
+        if args.watch && args.qp.is_none() {
+            let qps = client.ask(&Query::Qps)?;
+            let last = looked.replace(now).unwrap_or(now);
+            fastest = rates.look(&qps, now - last);
+            answer["qp_rates"] = json!(fastest.0);
+        }
         if args.json {
             match args.watch {
                 true => writeln!(out, "{answer}")?,
@@ -89,7 +100,14 @@ pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
                 write!(out, "{CLEAR}")?;
             }
             let since = before.as_ref().map(|(then, stat)| (now - *then, stat));
-            write_table(&mut out, &stat, since, args.all)?;
+            let devices = since.map(|(time, stat)| (time, &stat.devices[..]));
+            write_table(&mut out, &stat.devices, devices, args.all)?;
+            if !stat.switches.is_empty() {
+                let switches = since.map(|(time, stat)| (time, &stat.switches[..]));
+                writeln!(out)?;
+                write_table(&mut out, &stat.switches, switches, args.all)?;
+            }
+            rates::write(&mut out, &fastest.0, fastest.1)?;
             before = Some((now, stat));
         }
         if !args.watch {
@@ -125,6 +143,7 @@ fn as_columns(reply: QpsReply) -> StatReply {
     };
     StatReply {
         devices: reply.qps.into_iter().map(column).collect(),
+        switches: Vec::new(),
     }
 }
 
@@ -143,12 +162,12 @@ fn groups(device: &DeviceStat) -> [&BTreeMap<String, u64>; 4] {
 /// A row for each counter, a column for each device; with `since`, another for its growth in a second.
 fn write_table(
     out: &mut impl Write,
-    stat: &StatReply,
-    since: Option<(Duration, &StatReply)>,
+    devices: &[DeviceStat],
+    since: Option<(Duration, &[DeviceStat])>,
     all: bool,
 ) -> io::Result<()> {
     let mut titles = vec!["group".to_string(), "counter".into()];
-    for device in &stat.devices {
+    for device in devices {
         titles.push(format!(">{}", device.name));
         if since.is_some() {
             titles.push(format!(">{}/s", device.name));
@@ -158,15 +177,13 @@ fn write_table(
     let mut left_out = 0;
     for (group, title) in GROUPS.into_iter().enumerate() {
         // Ports differ in what they count, so a device may lack what another has.
-        let names: BTreeSet<&String> = stat
-            .devices
+        let names: BTreeSet<&String> = devices
             .iter()
             .flat_map(|device| groups(device)[group].keys())
             .collect();
         for name in names {
             let value = |device: &DeviceStat| groups(device)[group].get(name).copied();
-            let values: Vec<u64> = stat
-                .devices
+            let values: Vec<u64> = devices
                 .iter()
                 .map(|device| value(device).unwrap_or(0))
                 .collect();
@@ -175,10 +192,10 @@ fn write_table(
                 continue;
             }
             let mut row = vec![title.to_string(), name.to_string()];
-            for (device, now) in stat.devices.iter().zip(values) {
+            for (device, now) in devices.iter().zip(values) {
                 row.push(now.to_string());
                 if let Some((time, before)) = since {
-                    let then = before.devices.iter().find(|then| then.name == device.name);
+                    let then = before.iter().find(|then| then.name == device.name);
                     row.push(rate(time, now, then.and_then(value).unwrap_or(0)));
                 }
             }
@@ -216,12 +233,14 @@ mod tests {
         };
         StatReply {
             devices: vec![device("roce0", packets), device("roce1", 3)],
+            switches: Vec::new(),
         }
     }
 
     fn rows(since: Option<(Duration, &StatReply)>, all: bool) -> Vec<String> {
         let mut out = Vec::new();
-        write_table(&mut out, &stat(700), since, all).unwrap();
+        let since = since.map(|(time, stat)| (time, &stat.devices[..]));
+        write_table(&mut out, &stat(700).devices, since, all).unwrap();
         let text = String::from_utf8(out).unwrap();
         text.lines()
             .map(|line| line.split_ascii_whitespace().collect::<Vec<_>>().join(" "))
@@ -271,7 +290,7 @@ mod tests {
         };
         let found = decode(of_qp(reply(), 2).unwrap()).unwrap();
         let mut out = Vec::new();
-        write_table(&mut out, &as_columns(found), None, false).unwrap();
+        write_table(&mut out, &as_columns(found).devices, None, false).unwrap();
         let text = String::from_utf8(out).unwrap();
         let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
         assert!(

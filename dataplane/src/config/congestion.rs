@@ -11,13 +11,15 @@ use super::ConfigError;
 use super::check::Checker;
 use super::error::nearest;
 use super::file::{self, Keys, line_of};
-use crate::congestion::{NP_KEYS, PFC_KEYS, PFC_PREFIX, RP_KEYS, Settings, keys_of};
+use crate::congestion::{
+    ETS_KEYS, ETS_PREFIX, NP_KEYS, PFC_KEYS, PFC_PREFIX, RP_KEYS, Settings, keys_of,
+};
 use crate::fabric::plan::SwitchPlan;
 use crate::impair::SpecError;
 
 impl Checker<'_> {
     /// Checks what a NIC says of congestion, for IP packets up to `mtu` bytes. What it does not say follows from the switch that it
-    /// is on: the rate of its link, and pauses for what loses nothing there.
+    /// is on: the rate of its link, pauses for what loses nothing there, and which priority a frame has.
     pub(super) fn congestion(
         &self,
         nic: &file::Nic,
@@ -25,12 +27,15 @@ impl Checker<'_> {
         switch: Option<&SwitchPlan>,
     ) -> Result<Settings, ConfigError> {
         let mut settings = Settings::default();
-        if let Some(rate) = switch.and_then(|switch| switch.rate) {
-            settings.congestion.line_rate = Rate(rate);
-        }
-        if let Some(lossless) = switch.map(SwitchPlan::lossless).filter(|mask| *mask != 0) {
-            settings.pfc.mode = PauseMode::Pfc;
-            settings.pfc.priorities = lossless;
+        if let Some(switch) = switch {
+            if let Some(rate) = switch.link_to(nic.name.as_ref()).rate {
+                settings.congestion.line_rate = Rate(rate);
+            }
+            if switch.lossless() != 0 {
+                settings.pfc.mode = switch.pause;
+                settings.pfc.priorities = switch.lossless();
+            }
+            settings.pfc.map = switch.map;
         }
         // First what the rest goes by.
         if let Some((_, profile)) = find(&nic.dcqcn, "profile") {
@@ -56,6 +61,7 @@ impl Checker<'_> {
             (&nic.dcqcn, "", RP_KEYS.as_slice()),
             (&nic.np, "", NP_KEYS.as_slice()),
             (&nic.pfc, PFC_PREFIX, PFC_KEYS.as_slice()),
+            (&nic.ets, ETS_PREFIX, ETS_KEYS.as_slice()),
             (&nic.dctcp, "", others[0].as_slice()),
             (&nic.timely, "", others[1].as_slice()),
             (&nic.swift, "", others[2].as_slice()),
@@ -77,7 +83,7 @@ impl Checker<'_> {
                 )?;
             }
         }
-        let place = [&nic.dcqcn, &nic.np, &nic.pfc]
+        let place = [&nic.dcqcn, &nic.np, &nic.pfc, &nic.ets]
             .into_iter()
             .flat_map(|keys| keys.keys())
             .map(|key| key.span().start)
@@ -85,7 +91,7 @@ impl Checker<'_> {
             .unwrap_or(nic.name.span().start);
         settings
             .validate(mtu)
-            .map_err(|error| self.of_section(place, error))?;
+            .map_err(|error| self.of_section("nic", place, error.to_string()))?;
         Ok(settings)
     }
 
@@ -104,7 +110,7 @@ impl Checker<'_> {
         Ok(settings)
     }
 
-    fn take(
+    pub(super) fn take(
         &self,
         settings: &mut Settings,
         key: &str,
@@ -122,7 +128,7 @@ impl Checker<'_> {
                 value,
                 problem,
             } => self.bad(key, value, at, problem),
-            other => self.of_section(at.start, other),
+            other => self.of_section("nic", at.start, other.to_string()),
         })
     }
 
@@ -138,12 +144,17 @@ impl Checker<'_> {
     }
 
     /// What does not go together, with the line where it begins.
-    fn of_section(&self, at: usize, error: SpecError) -> ConfigError {
+    pub(super) fn of_section(
+        &self,
+        section: &'static str,
+        at: usize,
+        problem: String,
+    ) -> ConfigError {
         ConfigError::Section {
             file: self.label().into(),
             line: line_of(self.text(), at),
-            section: "nic",
-            problem: error.to_string(),
+            section,
+            problem,
         }
     }
 }
@@ -188,7 +199,8 @@ mod tests {
              rp_enable = 0x08\n\
              [nic.np]\nmin_time_between_cnps = \"10us\"\ncnp_dscp = 46\ncnp_moderation = \"per-ip\"\nnp_enable = 255\n\
              [nic.pfc]\nmode = \"pfc\"\npriorities = [3, 4]\ntrust = \"pcp\"\nxoff_bytes = \"16KiB\"\ncable_m = 2\n\
-             watchdog_rx_action = \"drop\"\ndscp = [\"46:3\"]\n\
+             watchdog_rx_action = \"drop\"\ndscp = [\"46:3\"]\nheadroom_bytes = 9000\n\
+             [nic.ets]\nstrict = [6]\nbandwidth = [\"0:30\", \"3:60%\"]\n\
              [nic.dctcp]\ndctcp_rtt = 30\n[nic.swift]\nswift_beta = 512\n",
         )
         .unwrap();
@@ -217,6 +229,9 @@ mod tests {
             ("pfc.dscp", "46:3"),
             ("pfc.xoff_bytes", "16384"),
             ("pfc.watchdog_rx_action", "drop"),
+            ("pfc.headroom_bytes", "9000"),
+            ("ets.strict", "6"),
+            ("ets.bandwidth", "0:30,3:60"),
         ] {
             assert_eq!(value(key).as_deref(), Some(wanted), "{key}");
         }
@@ -264,6 +279,21 @@ mod tests {
                 "[nic.pfc]\nmode = \"pfc\"\nbuffer_bytes = 8192\n",
                 "f.toml:6: [[nic]]: ",
                 "buffer_bytes = 8192",
+            ),
+            (
+                "[nic.pfc]\nmode = \"pfc\"\nxoff_bytes = 260000\nheadroom_bytes = 4096\n",
+                "f.toml:6: [[nic]]: xoff_bytes = 260000 leaves no room",
+                "4096 of them must be free when it stops (headroom_bytes)",
+            ),
+            (
+                "[nic.ets]\nbandwidth = \"3\"\n",
+                "f.toml:6: bandwidth = \"3\": ",
+                "PRIORITY:PERCENT",
+            ),
+            (
+                "[nic.ets]\nstrict = [3]\nbandwidth = [\"3:10\"]\n",
+                "f.toml:6: [[nic]]: ",
+                "priority 3 is strict and has a share",
             ),
             (
                 "[nic.dcqcn]\nrpg_min_rate = \"200Gb/s\"\n",

@@ -1,6 +1,9 @@
 //! `[fabric]`: switches and what joins them. A NIC is on a switch if its port names it.
 
 use roceline_engine::Nanos;
+use roceline_engine::congestion::Rate;
+use roceline_engine::congestion::ets::Ets;
+use roceline_engine::congestion::pfc::PauseMode;
 use roceline_engine::fabric::impair::Probability;
 use roceline_engine::fabric::switch::{Alpha, ClassConfig, Red, Turn};
 use roceline_engine::wire::pause::PRIORITIES;
@@ -9,7 +12,8 @@ use toml::Spanned;
 use super::check::Checker;
 use super::file;
 use super::{ConfigError, NicConfig, PortSpec};
-use crate::fabric::plan::{Plan, Station, SwitchPlan};
+use crate::congestion::{Settings, ets};
+use crate::fabric::plan::{Cable, LinkPlan, Plan, PortPlan, RoutePlan, Station, SwitchPlan};
 use crate::impair::units;
 
 /// Shared buffer of a switch unless set.
@@ -55,7 +59,9 @@ impl Checker<'_> {
                 if let Some(to) = &switch.uplinks {
                     uplinks.push((plan.switches.len(), to));
                 }
-                plan.switches.push(self.switch(name, &fabric, switch)?);
+                let line = section.span().start;
+                plan.switches
+                    .push(self.switch(name, line, &fabric, switch)?);
             }
         }
         for (from, to) in uplinks {
@@ -72,7 +78,7 @@ impl Checker<'_> {
         Ok(plan)
     }
 
-    /// Puts NICs on their switches.
+    /// Puts NICs on their switches, and looks whether all that switches name is there.
     pub(super) fn stations(&self, plan: &mut Plan, nics: &[NicConfig]) -> Result<(), ConfigError> {
         for (index, nic) in (0..).zip(nics) {
             let PortSpec::Fabric(link) = &nic.port else {
@@ -88,13 +94,67 @@ impl Checker<'_> {
                 });
             }
         }
+        self.names_of_links(plan)?;
         crate::fabric::check(plan).map_err(|problem| self.whole(problem.to_string()))
+    }
+
+    /// Whether links and ways that are written by hand are of NICs and switches that are there.
+    fn names_of_links(&self, plan: &Plan) -> Result<(), ConfigError> {
+        for (n, switch) in plan.switches.iter().enumerate() {
+            let own = &switch.name;
+            let on_it = |name: &str| {
+                plan.stations
+                    .iter()
+                    .any(|s| s.switch == n && s.name == name)
+            };
+            let beside = |name: &str| {
+                let other = plan.switch(name);
+                let joined = |&(a, b): &Cable| Some(a ^ b ^ n) == other && (a == n || b == n);
+                other.is_some() && plan.cables.iter().any(joined)
+            };
+            let section = |key: &str, of: &str, name: &str, problem: &str| {
+                self.whole(format!(
+                    "[[fabric.switch]] {own:?}: {key} = {name:?} of a {of}: {problem}"
+                ))
+            };
+            for port in &switch.ports {
+                if !on_it(&port.to) && !beside(&port.to) {
+                    let problem = "is neither a NIC on this switch nor a switch that it has a cable to; name one of them";
+                    return Err(section("to", "port", &port.to, problem));
+                }
+            }
+            for route in &switch.routes {
+                for to in &route.to {
+                    if on_it(to) {
+                        let problem =
+                            "is on this switch itself, which has no other way to it; leave it out";
+                        return Err(section("to", "route", to, problem));
+                    }
+                    if !plan.stations.iter().any(|station| &station.name == to) {
+                        let problem = "is no NIC on a switch; name a [[nic]]";
+                        return Err(section("to", "route", to, problem));
+                    }
+                }
+                if let Some(via) = route.via.iter().find(|via| !beside(via)) {
+                    let problem = "is no switch that this one has a cable to; name one, or add it to `uplinks`";
+                    return Err(section("via", "route", via, problem));
+                }
+            }
+        }
+        match plan.round() {
+            None => Ok(()),
+            Some((to, names)) => Err(self.whole(format!(
+                "[[fabric.switch.route]]: frames for {to} would go round for ever, {}; change `via` at one of them",
+                names.join(" -> ")
+            ))),
+        }
     }
 
     /// One switch: its own words, else those for all.
     fn switch(
         &self,
         name: &str,
+        line: usize,
         all: &file::Fabric,
         own: &file::Switch,
     ) -> Result<SwitchPlan, ConfigError> {
@@ -103,22 +163,24 @@ impl Checker<'_> {
                 own.$key.as_ref().or(all.$key.as_ref())
             };
         }
-        let rate = of!(rate).map(|text| {
-            self.unit("rate", text, |text| match units::rate(text) {
-                Ok(rate) if rate < MIN_RATE => {
-                    Err("must be at least 10kb/s; leave it out for no limit".into())
-                }
-                other => other,
-            })
-        });
-        let rate = rate.transpose()?;
-        let delay = match of!(delay) {
-            Some(text) => self.unit("delay", text, |text| match units::time(text) {
-                Ok(delay) if delay > MAX_DELAY => Err("must be at most 100ms".into()),
-                other => other,
-            })?,
-            None => Nanos::ZERO,
+        let unlimited = LinkPlan {
+            rate: None,
+            delay: Nanos::ZERO,
         };
+        let link = self.link_plan(of!(rate), of!(delay), unlimited)?;
+        let mut ports = Vec::new();
+        for port in &own.port {
+            let link = self.link_plan(port.rate.as_ref(), port.delay.as_ref(), link)?;
+            let to = port.to.as_ref().as_slice().iter();
+            ports.extend(to.map(|to| PortPlan {
+                to: to.clone(),
+                link,
+            }));
+        }
+        let routes = own.route.iter().map(|route| RoutePlan {
+            to: route.to.as_ref().as_slice().to_vec(),
+            via: route.via.as_ref().as_slice().to_vec(),
+        });
         let size = |text: &str| {
             units::large_bytes(text)
                 .filter(|bytes| (1 << 14..=1 << 30).contains(bytes))
@@ -128,12 +190,25 @@ impl Checker<'_> {
             Some(text) => self.unit("buffer", text, size)?,
             None => BUFFER,
         };
+        let headroom = of!(headroom).map(|text| {
+            self.unit("headroom", text, |text| {
+                let bytes = units::bytes(text, 0)?;
+                let fits = bytes <= 1 << 26;
+                fits.then_some(bytes).ok_or_else(|| {
+                    "must be 64MiB at most; leave it out to have it worked out".into()
+                })
+            })
+        });
+        let of_lossy = match of!(lossy_alpha) {
+            Some(text) => self.unit("lossy_alpha", text, alpha)?,
+            None => ClassConfig::lossy().alpha,
+        };
         let alpha = match of!(alpha) {
             Some(text) => self.unit("alpha", text, alpha)?,
             None => ClassConfig::lossless().alpha,
         };
         let threshold = |text: &str| units::bytes(text, 0);
-        let mut red = Red::at_rate(rate.unwrap_or(100_000_000_000));
+        let mut red = Red::at_rate(link.rate.unwrap_or(100_000_000_000));
         if let Some(text) = of!(kmin) {
             red.kmin = self.unit("kmin", text, threshold)?;
         }
@@ -162,8 +237,22 @@ impl Checker<'_> {
             None if lossless == 0 => 1 << LOSSLESS,
             None => lossless,
         };
+        let mut selection = Ets {
+            strict,
+            ..Ets::default()
+        };
+        if let Some(text) = of!(bandwidth) {
+            let set = ets::set_bandwidth(&mut selection, &text.as_ref().text());
+            set.and_then(|()| selection.validate().map_err(|error| error.to_string()))
+                .map_err(|problem| {
+                    let value = format!("{:?}", text.as_ref().text());
+                    self.bad("bandwidth", value, text.span(), problem)
+                })?;
+        }
+        let weights = selection.weights();
         let mut classes = [ClassConfig::lossy(); PRIORITIES];
         for (p, class) in classes.iter_mut().enumerate() {
+            class.alpha = of_lossy;
             if lossless >> p & 1 == 1 {
                 *class = ClassConfig {
                     alpha,
@@ -171,16 +260,85 @@ impl Checker<'_> {
                 };
             }
             class.red = (ecn >> p & 1 == 1).then_some(red);
-            if strict >> p & 1 == 1 {
-                class.turn = Turn::Strict;
+            class.turn = match strict >> p & 1 {
+                1 => Turn::Strict,
+                _ => Turn::Weighted(weights[p]),
+            };
+        }
+        // As a NIC's pauses are written, so are those of a switch.
+        let mut settings = Settings::default();
+        settings.congestion.line_rate = Rate(link.rate.unwrap_or(100_000_000_000));
+        for (key, value) in [
+            ("pfc.trust", of!(trust)),
+            ("pfc.dscp", of!(dscp)),
+            ("pfc.quanta", of!(quanta)),
+            ("pfc.watchdog_rx_limit", of!(watchdog_rx_limit)),
+            ("pfc.watchdog_rx_restore", of!(watchdog_rx_restore)),
+            ("pfc.watchdog_rx_action", of!(watchdog_rx_action)),
+            ("pfc.watchdog_tx_limit", of!(watchdog_tx_limit)),
+        ] {
+            if let Some(value) = value {
+                self.take(&mut settings, key, &value.as_ref().text(), value.span())?;
             }
         }
+        let pause = match of!(pause) {
+            None => PauseMode::Pfc,
+            Some(value) => match value.as_ref().text().as_str() {
+                "pfc" => PauseMode::Pfc,
+                "global" => PauseMode::Global,
+                text => {
+                    let problem = "must be pfc (by priority) or global (802.3x, all at once); lossless = [] is for none";
+                    return Err(self.bad("pause", format!("{text:?}"), value.span(), problem));
+                }
+            },
+        };
+        let mut pfc = settings.pfc;
+        pfc.mode = PauseMode::Global;
+        pfc.validate_times()
+            .map_err(|error| self.of_section("fabric.switch", line, error.to_string()))?;
         Ok(SwitchPlan {
             name: name.into(),
-            rate,
-            delay,
+            link,
+            ports,
+            routes: routes.collect(),
             buffer,
+            headroom: headroom.transpose()?,
             classes,
+            marks_by_rate: of!(kmin).is_none() && of!(kmax).is_none(),
+            map: pfc.map,
+            pause,
+            quanta: pfc.quanta,
+            watchdog: pfc.watchdog,
+        })
+    }
+
+    /// Rate and delay of a link; what is not written is as `usual`.
+    fn link_plan(
+        &self,
+        rate: Option<&Spanned<String>>,
+        delay: Option<&Spanned<String>>,
+        usual: LinkPlan,
+    ) -> Result<LinkPlan, ConfigError> {
+        let rate = rate.map(|text| {
+            self.unit("rate", text, |text| match text {
+                "none" => Ok(None),
+                _ => match units::rate(text) {
+                    Ok(rate) if rate < MIN_RATE => {
+                        Err("must be at least 10kb/s; \"none\" is for no limit".into())
+                    }
+                    other => other.map(Some),
+                },
+            })
+        });
+        let delay = delay.map(|text| {
+            self.unit("delay", text, |text| match units::time(text) {
+                Ok(delay) if delay > MAX_DELAY => Err("must be at most 100ms".into()),
+                other => other,
+            })
+        });
+        Ok(LinkPlan {
+            rate: rate.transpose()?.unwrap_or(usual.rate),
+            delay: delay.transpose()?.unwrap_or(usual.delay),
         })
     }
 
@@ -211,7 +369,10 @@ fn alpha(text: &str) -> Result<Alpha, String> {
 
 #[cfg(test)]
 mod tests {
-    use roceline_engine::congestion::pfc::PauseMode;
+    use roceline_engine::Nanos;
+    use roceline_engine::congestion::pfc::{PauseMode, StormAction};
+    use roceline_engine::congestion::priority::Trust;
+    use roceline_engine::fabric::switch::{Alpha, Turn};
 
     use super::super::Config;
 
@@ -236,7 +397,7 @@ mod tests {
         let config = parse(&text).unwrap();
         let plan = &config.fabric;
         assert_eq!((plan.switches.len(), plan.stations.len()), (1, 3));
-        assert_eq!(plan.switches[0].rate, Some(1_000_000_000));
+        assert_eq!(plan.switches[0].link.rate, Some(1_000_000_000));
         assert_eq!(plan.switches[0].lossless(), 1 << 3);
         assert_eq!(plan.switches[0].red().unwrap().kmax, 16_000);
         // NICs are told what their switch is like.
@@ -274,9 +435,60 @@ mod tests {
         let plan = parse(&text).unwrap().fabric;
         assert_eq!(plan.cables, [(0, 2), (0, 3), (1, 2), (1, 3)]);
         let spine = &plan.switches[2];
-        assert_eq!((spine.rate, spine.lossless()), (Some(40_000_000_000), 0));
+        assert_eq!(
+            (spine.link.rate, spine.lossless()),
+            (Some(40_000_000_000), 0)
+        );
         assert_eq!(spine.red().unwrap().kmin, 50 << 10);
         assert_eq!(spine.buffer, 4 << 20);
+    }
+
+    #[test]
+    fn every_key_of_a_switch_arrives() {
+        let text = nics(&["leaf", "leaf", "far"])
+            + "[fabric]\nrate = \"10Gb/s\"\ndelay = \"1us\"\ntrust = \"pcp\"\npause = \"global\"\n\
+               [[fabric.switch]]\nname = \"leaf\"\nuplinks = [\"spine0\", \"spine1\"]\nheadroom = \"32KiB\"\n\
+               lossy_alpha = \"1/2\"\nstrict = [6, 7]\nbandwidth = [\"0:20\", \"3:70\"]\nquanta = 1000\n\
+               watchdog_rx_limit = \"300ms\"\nwatchdog_rx_action = \"drop\"\ndscp = [\"46:3\"]\n\
+               [[fabric.switch.port]]\nto = [\"roce1\", \"spine1\"]\nrate = \"1Gb/s\"\n\
+               [[fabric.switch.port]]\nto = \"spine0\"\nrate = \"none\"\ndelay = \"0us\"\n\
+               [[fabric.switch.route]]\nto = \"roce2\"\nvia = \"spine1\"\n\
+               [[fabric.switch]]\nname = [\"spine0\", \"spine1\"]\nuplinks = \"far\"\n\
+               [[fabric.switch]]\nname = \"far\"\n";
+        let config = parse(&text).unwrap();
+        let plan = &config.fabric;
+        let leaf = &plan.switches[0];
+        assert_eq!((leaf.headroom, leaf.quanta), (Some(32 << 10), 1000));
+        assert_eq!(leaf.pause, PauseMode::Global);
+        assert_eq!(leaf.map.trust(), Trust::Pcp);
+        assert_eq!(leaf.map.of_dscp(46), 3);
+        assert_eq!(leaf.watchdog.rx_limit, Nanos::from_millis(300));
+        assert_eq!(leaf.watchdog.rx_action, StormAction::Drop);
+        assert_eq!(leaf.classes[0].alpha, Alpha::ratio(1, 2));
+        assert_eq!(leaf.classes[3].alpha, Alpha::ratio(1, 8));
+        let turns = leaf.classes.map(|class| class.turn);
+        // 20 and 70, and 10 for the four others: 2.5 each.
+        assert_eq!(turns[0], Turn::Weighted(8));
+        assert_eq!(
+            turns[1..4],
+            [Turn::Weighted(1), Turn::Weighted(1), Turn::Weighted(28)]
+        );
+        assert_eq!(turns[6..], [Turn::Strict; 2]);
+        let gbps = |name: &str| leaf.link_to(name).rate.map(|rate| rate / 1_000_000_000);
+        assert_eq!(
+            ["roce0", "roce1", "spine0", "spine1"].map(gbps),
+            [Some(10), Some(1), None, Some(1)]
+        );
+        assert_eq!(leaf.link_to("spine0").delay, Nanos::ZERO);
+        assert_eq!(leaf.link_to("roce1").delay, Nanos(1_000));
+        // Two NICs, then spine0 and spine1.
+        assert_eq!(plan.routing()[0].routes[2], [3]);
+        let rate = |n: usize| config.nics[n].congestion.congestion.line_rate.0 / 1_000_000_000;
+        assert_eq!([0, 1, 2].map(rate), [10, 1, 10]);
+        let pfc = config.nics[0].congestion.pfc;
+        assert_eq!((pfc.mode, pfc.map.trust()), (PauseMode::Global, Trust::Pcp));
+        assert_eq!(plan.switches[1].headroom, None);
+        assert!(crate::fabric::check(plan).is_ok());
     }
 
     #[test]
@@ -303,6 +515,56 @@ mod tests {
             (
                 "rate = \"9.99kb/s\"\nswitch = [{ name = \"a\" }]\n",
                 "at least 10kb/s",
+            ),
+            (
+                "[[fabric.switch]]\nname = \"a\"\ntrust = \"dcsp\"\n",
+                "must be one of dscp, pcp",
+            ),
+            (
+                "[[fabric.switch]]\nname = \"a\"\npause = \"off\"\n",
+                "lossless = [] is for none",
+            ),
+            (
+                "[[fabric.switch]]\nname = \"a\"\nquanta = 0\n",
+                "from 1 to 65535",
+            ),
+            (
+                "[[fabric.switch]]\nname = \"a\"\nwatchdog_rx_limit = \"5us\"\n",
+                "f.toml:10: [[fabric.switch]]: watchdog rx_limit = 5 us",
+            ),
+            (
+                "[[fabric.switch]]\nname = \"a\"\nheadroom = \"1GiB\"\n",
+                "must be 64MiB at most",
+            ),
+            (
+                "[[fabric.switch]]\nname = \"a\"\nbandwidth = [\"6:10\"]\n",
+                "take it out of `strict` or out of `bandwidth`",
+            ),
+            (
+                "[[fabric.switch]]\nname = \"a\"\nport = [{ to = \"roce9\" }]\n",
+                "[[fabric.switch]] \"a\": to = \"roce9\" of a port: is neither a NIC on this switch",
+            ),
+            (
+                "[[fabric.switch]]\nname = \"a\"\nport = [{ to = \"roce0\", rat = \"1Gb/s\" }]\n",
+                "did you mean `rate`",
+            ),
+            (
+                "[[fabric.switch]]\nname = \"a\"\nroute = [{ to = \"roce0\", via = \"b\" }]\n",
+                "is on this switch itself",
+            ),
+            (
+                "[[fabric.switch]]\nname = \"a\"\nroute = [{ to = \"roce7\", via = \"b\" }]\n",
+                "to = \"roce7\" of a route: is no NIC on a switch",
+            ),
+            (
+                "[[fabric.switch]]\nname = \"a\"\n[[fabric.switch]]\nname = \"b\"\nroute = [{ to = \"roce0\", via = \"a\" }]\n",
+                "via = \"a\" of a route: is no switch that this one has a cable to",
+            ),
+            (
+                "[[fabric.switch]]\nname = \"a\"\n\
+                 [[fabric.switch]]\nname = \"b\"\nuplinks = [\"a\", \"c\"]\nroute = [{ to = \"roce0\", via = \"c\" }]\n\
+                 [[fabric.switch]]\nname = \"c\"\n",
+                "frames for roce0 would go round for ever, b -> c -> b",
             ),
             (
                 "[[fabric.switch]]\nname = \"a\"\nkmin = \"9KiB\"\nkmax = \"1KiB\"\n",

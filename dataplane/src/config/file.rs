@@ -89,6 +89,8 @@ pub(super) struct Nic {
     #[serde(default)]
     pub pfc: Keys,
     #[serde(default)]
+    pub ets: Keys,
+    #[serde(default)]
     pub dctcp: Keys,
     #[serde(default)]
     pub timely: Keys,
@@ -135,13 +137,24 @@ macro_rules! switches {
                 pub rate: Option<Spanned<String>>,
                 pub delay: Option<Spanned<String>>,
                 pub buffer: Option<Spanned<String>>,
+                pub headroom: Option<Spanned<String>>,
                 pub alpha: Option<Spanned<String>>,
+                pub lossy_alpha: Option<Spanned<String>>,
                 pub kmin: Option<Spanned<String>>,
                 pub kmax: Option<Spanned<String>>,
                 pub pmax: Option<Spanned<String>>,
                 pub lossless: Option<Spanned<Vec<Spanned<i64>>>>,
                 pub ecn: Option<Spanned<Vec<Spanned<i64>>>>,
                 pub strict: Option<Spanned<Vec<Spanned<i64>>>>,
+                pub bandwidth: Option<Spanned<Words>>,
+                pub trust: Option<Spanned<Words>>,
+                pub dscp: Option<Spanned<Words>>,
+                pub pause: Option<Spanned<Words>>,
+                pub quanta: Option<Spanned<Words>>,
+                pub watchdog_rx_limit: Option<Spanned<Words>>,
+                pub watchdog_rx_restore: Option<Spanned<Words>>,
+                pub watchdog_rx_action: Option<Spanned<Words>>,
+                pub watchdog_tx_limit: Option<Spanned<Words>>,
             }
         )*
     };
@@ -157,7 +170,28 @@ switches! {
     Switch {
         name: Spanned<OneOrMore>,
         uplinks: Option<Spanned<OneOrMore>>,
+        #[serde(default)]
+        port: Vec<FabricPort>,
+        #[serde(default)]
+        route: Vec<FabricRoute>,
     }
+}
+
+/// `[[fabric.switch.port]]`: links that are not as the others of the switch.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FabricPort {
+    pub to: Spanned<OneOrMore>,
+    pub rate: Option<Spanned<String>>,
+    pub delay: Option<Spanned<String>>,
+}
+
+/// `[[fabric.switch.route]]`: ways instead of the shortest.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FabricRoute {
+    pub to: Spanned<OneOrMore>,
+    pub via: Spanned<OneOrMore>,
 }
 
 /// A text, or a list of them.
@@ -400,7 +434,7 @@ mod tests {
             error(text),
             "f.toml:6: unknown key `adresses`, did you mean `addresses`?; known are \
              name, addresses, mac, mtu, port, ack_policy, retransmission, memory, lids, lcore, gateway, neighbor, \
-             congestion, line_rate, fixed_rate, dcqcn, np, pfc, dctcp, timely, swift"
+             congestion, line_rate, fixed_rate, dcqcn, np, pfc, ets, dctcp, timely, swift"
         );
     }
 

@@ -5,16 +5,19 @@
 //! What the parameters do is the engine's (`roceline_engine::congestion`), which also has the table of them; docs/congestion.md is
 //! the reference for people.
 
+pub(crate) mod ets;
 mod files;
 mod keys;
 mod live;
 mod pfc;
 
+use roceline_engine::congestion::ets::Ets;
 use roceline_engine::congestion::pfc::PfcSettings;
 use roceline_engine::congestion::{AlgorithmKind, CongestionConfig, PROFILES};
 
 use crate::impair::SpecError;
 
+pub use ets::ETS_KEYS;
 pub use files::{Attribute, FOLDERS, files};
 pub use keys::{NP_KEYS, RP_KEYS, keys_of};
 pub use live::{Live, State};
@@ -22,6 +25,8 @@ pub use pfc::PFC_KEYS;
 
 /// What keys of pauses begin with where they stand beside others.
 pub const PFC_PREFIX: &str = "pfc.";
+/// And those of transmission selection.
+pub const ETS_PREFIX: &str = "ets.";
 
 /// All that can be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +37,8 @@ pub struct Settings {
     pub congestion: CongestionConfig,
     /// Pauses.
     pub pfc: PfcSettings,
+    /// Transmission selection.
+    pub ets: Ets,
 }
 
 impl Default for Settings {
@@ -44,6 +51,7 @@ impl Default for Settings {
                 ..CongestionConfig::connectx()
             },
             pfc: PfcSettings::default(),
+            ets: Ets::default(),
         }
     }
 }
@@ -54,9 +62,12 @@ impl Settings {
     /// # Errors
     /// When there is no such key, or the value makes no sense for it alone.
     pub fn set(&mut self, key: &str, text: &str) -> Result<(), SpecError> {
-        match key.strip_prefix(PFC_PREFIX) {
-            Some(key) => pfc::set(&mut self.pfc, key, text),
-            None => keys::set(self, key, text),
+        if let Some(key) = key.strip_prefix(PFC_PREFIX) {
+            pfc::set(&mut self.pfc, key, text)
+        } else if let Some(key) = key.strip_prefix(ETS_PREFIX) {
+            ets::set(&mut self.ets, key, text)
+        } else {
+            keys::set(self, key, text)
         }
     }
 
@@ -78,13 +89,16 @@ impl Settings {
         let congestion = self.congestion.validate();
         congestion.map_err(|error| SpecError::Whole(error.to_string()))?;
         let pfc = self.pfc.validate(self.congestion.line_rate.0, mtu);
-        pfc.map_err(|error| SpecError::Whole(error.to_string()))
+        pfc.map_err(|error| SpecError::Whole(error.to_string()))?;
+        let ets = self.ets.validate();
+        ets.map_err(|error| SpecError::Whole(error.to_string()))
     }
 
     /// Each key with its value, as it is written.
     pub fn values(&self) -> Vec<Value> {
         let mut all = keys::values(self);
         all.extend(pfc::values(&self.pfc));
+        all.extend(ets::values(&self.ets));
         all
     }
 }

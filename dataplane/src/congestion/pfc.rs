@@ -27,7 +27,7 @@ pub const PFC_KEYS: [&str; KEYS.len()] = {
     names
 };
 
-const KEYS: [Key; 13] = [
+const KEYS: [Key; 14] = [
     Key {
         name: "mode",
         range: "off, pfc, global",
@@ -110,6 +110,13 @@ const KEYS: [Key; 13] = [
         set: |s, text| units::number_to(text, 100_000).map(|n| s.cable_m = n as u32),
     },
     Key {
+        name: "headroom_bytes",
+        range: "auto, or bytes",
+        doc: "Bytes of a priority for what still comes after it was stopped; auto: worked out from line_rate, MTU and cable_m.",
+        get: |s| or_auto(s.headroom_bytes),
+        set: |s, text| auto(text).map(|bytes| s.headroom_bytes = bytes),
+    },
+    Key {
         name: "quanta",
         range: "1 to 65535",
         doc: "Time that a pause frame asks for, in quanta of 512 bit times.",
@@ -178,7 +185,7 @@ fn moved(map: &PriorityMap) -> impl Iterator<Item = (u8, u8)> + use<> {
         .filter(|(dscp, priority)| dscp >> 3 != *priority)
 }
 
-fn priorities(text: &str) -> Result<u8, String> {
+pub(super) fn priorities(text: &str) -> Result<u8, String> {
     let mut mask = 0;
     for one in text.split(',').map(str::trim).filter(|one| !one.is_empty()) {
         let problem = "must be a list of priorities, 0 to 7, such as 3 or \"3,4\"";
@@ -187,7 +194,7 @@ fn priorities(text: &str) -> Result<u8, String> {
     Ok(mask)
 }
 
-fn listed(mask: u8) -> String {
+pub(super) fn listed(mask: u8) -> String {
     let all = (0..8).filter(|p| mask >> p & 1 != 0);
     all.map(|p| p.to_string()).collect::<Vec<_>>().join(",")
 }

@@ -101,3 +101,22 @@ fn what_does_not_go_together_is_refused() {
     let error = settings.validate(4200).unwrap_err().to_string();
     assert!(error.contains("buffer_bytes"), "{error}");
 }
+
+/// As mlx5's driver has it: whoever writes the priority of CNPs wants that one.
+#[test]
+fn the_priority_of_notifications_ends_their_other_mode() {
+    let mut settings = Settings::default();
+    settings.set("np_cnp_prio_mode", "1").unwrap();
+    settings.set("rtt_resp_dscp_valid", "1").unwrap();
+    settings.set("rtt_resp_dscp", "46").unwrap();
+    let np = settings.congestion.np;
+    assert!(np.cnp_prio_of_qp && np.rtt_resp_dscp_valid && np.rtt_resp_dscp == 46);
+    settings.set("np_cnp_prio", "5").unwrap();
+    let np = settings.congestion.np;
+    assert_eq!((np.cnp_prio_of_qp, np.cnp_802p_prio), (false, 5));
+    let files = files(&settings);
+    for name in ["np_cnp_prio_mode", "rtt_resp_dscp_valid", "rtt_resp_dscp"] {
+        let path = format!("cc_params/{name}");
+        assert!(files.iter().any(|(file, _)| *file == path), "{path}");
+    }
+}

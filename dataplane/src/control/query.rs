@@ -20,7 +20,7 @@ use super::{congestion, neighbours, post_mortem, programs};
 use crate::impair::Spec;
 use asked::{counted, fabric, post_mortems, snapshots};
 pub(super) use report::mac;
-use report::{device, lcores, link, mrs, neighbour_counters, ports, qps, stat};
+use report::{device, lcores, link, mrs, neighbour_counters, ports, qps, stat, switches};
 
 /// A question, or, for operators, an order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -156,6 +156,7 @@ pub(super) fn answer(shared: &Shared, peer: Peer, payload: &[u8]) -> Result<Vec<
                         stat
                     })
                     .collect(),
+                switches: switches(&fabric(shared)?),
             })
         }
         Query::Qps => json(&QpsReply {

@@ -40,6 +40,12 @@ impl Line {
         self.free
     }
 
+    /// Whether frames take no time.
+    #[inline]
+    pub(super) fn is_free(&self) -> bool {
+        self.byte == 0
+    }
+
     /// Sends a frame at `at`, or when it is free: when its last bit is at the other end.
     #[inline]
     pub(super) fn send(&mut self, at: u64, bytes: u32) -> u64 {

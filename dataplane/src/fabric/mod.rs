@@ -22,10 +22,10 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use roceline_engine::Nanos;
-use roceline_engine::congestion::pfc::{PauseMode, Watchdog};
-use roceline_engine::congestion::priority::PriorityMap;
 use roceline_engine::fabric::impair::mark_ce;
-use roceline_engine::fabric::switch::{FrameInfo, PortConfig, Switch, SwitchConfig, SwitchError};
+use roceline_engine::fabric::switch::{
+    FrameInfo, PortConfig, Red, Switch, SwitchConfig, SwitchError,
+};
 use roceline_engine::wire::PauseFrame;
 use roceline_engine::wire::pause;
 
@@ -33,7 +33,7 @@ use crate::port::{FabricEnd, FabricLink, FabricLinkConfig, Mbuf, Mempool, PortEr
 use depths::Depths;
 use frame::{Kind, link_bytes, look, mac_number};
 use line::Line;
-use plan::{Beyond, Plan, SwitchPlan};
+use plan::{Beyond, LinkPlan, Plan, SwitchPlan};
 use port::{Carried, FabricPort, NEVER, NicEnd, PAUSES, Peer};
 
 /// Bytes of a cell: a compromise between what a small frame takes and how many mbufs a full buffer can be.
@@ -101,11 +101,11 @@ pub struct Fabric {
     at: Vec<Vec<usize>>,
     /// By switch: ports to which frames for everybody go.
     flood: Vec<Vec<u16>>,
-    /// By place in `ports`, two each: when the next frame is here, and when the line is to be given one.
+    /// When the next thing happens. By place in `ports`, two each: when the next frame is here, and when the line is to be given one; then by
+    /// switch: when a pause runs out, or is to be told again.
     times: Vec<u64>,
     /// MAC addresses of NICs, by destination.
     macs: Vec<u64>,
-    map: PriorityMap,
     pool: Arc<Mempool>,
     /// The last look, in picoseconds.
     last: u64,
@@ -119,14 +119,22 @@ fn switch_config(plan: &Plan, number: usize, ports: &[Beyond]) -> SwitchConfig {
             Beyond::Station(n) => plan.stations[n].mtu,
             Beyond::Switch(..) => plan.longest(),
         };
-        let line = plan.line(number, beyond);
+        let line = plan.link(number, beyond);
         let rate = line.rate.unwrap_or(NOMINAL_RATE);
         let metres = u32::try_from(line.delay.0 / 5).unwrap_or(u32::MAX);
         let mut port = PortConfig::new(rate, mtu, metres, CELL);
-        if let Beyond::Station(_) = beyond {
+        if switch.marks_by_rate {
+            port.red = switch.red().map(|red| Red {
+                pmax: red.pmax,
+                ..Red::at_rate(rate)
+            });
+        }
+        if let Some(bytes) = switch.headroom {
+            port.headroom_bytes = bytes;
+        } else if let Beyond::Station(_) = beyond {
             // A NIC here is software: what it has on its link comes, too, and what was taken from there before.
             let frames = UPLINK_PACKETS as u32 + RX_BURST as u32;
-            let bytes = uplink_bytes(switch, mtu) as u32 + RX_BURST as u32 * (mtu + AROUND_IP);
+            let bytes = uplink_bytes(&line, mtu) as u32 + RX_BURST as u32 * (mtu + AROUND_IP);
             let built = bytes + frames * CELL;
             port.headroom_bytes = port.headroom_bytes.saturating_add(built);
         } else if line.rate.is_none() {
@@ -143,9 +151,9 @@ fn switch_config(plan: &Plan, number: usize, ports: &[Beyond]) -> SwitchConfig {
         buffer_bytes: 0,
         cell_bytes: CELL,
         classes: switch.classes,
-        pause: PauseMode::Pfc,
-        quanta: u16::MAX,
-        watchdog: Watchdog::default(),
+        pause: switch.pause,
+        quanta: switch.quanta,
+        watchdog: switch.watchdog,
         seed: plan.seed.wrapping_add(number as u64),
     };
     config.buffer_bytes = config.buffer_for(switch.buffer);
@@ -153,8 +161,8 @@ fn switch_config(plan: &Plan, number: usize, ports: &[Beyond]) -> SwitchConfig {
 }
 
 /// Bytes that a NIC's link to a switch holds.
-fn uplink_bytes(switch: &SwitchPlan, mtu: u32) -> u64 {
-    match switch.rate {
+fn uplink_bytes(link: &LinkPlan, mtu: u32) -> u64 {
+    match link.rate {
         Some(_) => UPLINK_BYTES.max(4 * u64::from(mtu + AROUND_IP)),
         None => LINK_BYTES,
     }
@@ -194,7 +202,6 @@ impl Fabric {
             flood: Vec::new(),
             times: Vec::new(),
             macs: plan.stations.iter().map(|s| mac_number(&s.mac)).collect(),
-            map: PriorityMap::default(),
             pool,
             last: 0,
         };
@@ -205,7 +212,7 @@ impl Fabric {
             fabric.at.push(ports.collect());
             fabric.flood.push(routing.flood.clone());
         }
-        fabric.times = vec![NEVER; 2 * first];
+        fabric.times = vec![NEVER; 2 * first + routing.len()];
         let mut nic_ends = Vec::new();
         for (n, routing) in routing.iter().enumerate() {
             let own = &plan.switches[n];
@@ -220,7 +227,7 @@ impl Fabric {
             }
             fabric.switches.push(switch);
             for (number, beyond) in (0..).zip(&routing.ports) {
-                let line = plan.line(n, beyond);
+                let line = plan.link(n, beyond);
                 let flight = plan.flight(n, beyond);
                 let peer = match *beyond {
                     Beyond::Station(station) => {
@@ -231,11 +238,11 @@ impl Fabric {
                             capacity_bytes,
                         };
                         let down = link(LINK_PACKETS, LINK_BYTES);
-                        let packets = own.rate.map_or(LINK_PACKETS, |_| UPLINK_PACKETS);
-                        let up = link(packets, uplink_bytes(own, mtu));
+                        let packets = line.rate.map_or(LINK_PACKETS, |_| UPLINK_PACKETS);
+                        let up = link(packets, uplink_bytes(&line, mtu));
                         let (ours, theirs) = FabricLink::joined(&down, &up)?;
                         nic_ends.push((station, theirs));
-                        let uplink = Line::new(own.rate, own.delay.0);
+                        let uplink = Line::new(line.rate, line.delay.0);
                         Peer::Nic(Box::new(NicEnd::new(ours, uplink, flight)))
                     }
                     Beyond::Switch(other, port, _) => {
@@ -253,6 +260,7 @@ impl Fabric {
                     arriving: VecDeque::with_capacity(flight + PAUSES),
                     flight,
                     blocked: false,
+                    stalled: false,
                     no_mbuf: 0,
                     depths: Depths::new(own.watched()),
                 });
@@ -300,27 +308,18 @@ impl Fabric {
         for place in 0..self.ports.len() {
             let port = &mut self.ports[place];
             work += port.take(self.last, now_ps);
+            port.stalled = false;
             self.times[2 * place] = port.next_arrival();
         }
+        let (places, mut reached) = (2 * self.ports.len(), self.last);
         while let Some((event, at)) = self.first_event().filter(|(_, at)| *at <= now_ps) {
+            // A pause that is owed is due since ever.
+            reached = reached.max(at);
             work += 1;
-            match event % 2 {
-                0 => self.arrive(event / 2, at),
-                _ => self.send(event / 2, at),
-            }
-        }
-        for switch in 0..self.switches.len() {
-            if self.switches[switch]
-                .next_deadline()
-                .is_some_and(|at| at <= now)
-            {
-                let (at, times, ports) = (&self.at[switch], &mut self.times, &self.ports);
-                self.switches[switch].advance(now, |port| {
-                    let place = at[usize::from(port)];
-                    times[2 * place + 1] = ports[place].out.free().max(now_ps);
-                });
-                self.pauses(switch, now_ps);
-                work += 1;
+            match (event.checked_sub(places), event % 2) {
+                (Some(switch), _) => self.pause_time(switch, reached),
+                (None, 0) => self.arrive(event / 2, reached),
+                (None, _) => self.send(event / 2, reached),
             }
         }
         for place in 0..self.ports.len() {
@@ -350,30 +349,37 @@ impl Fabric {
         let events = self.times.iter().copied();
         let at_nics = self.ports.iter().map(FabricPort::next_at_nic);
         let first = events.chain(at_nics).min().unwrap_or(NEVER);
-        let first = (first != NEVER).then(|| Nanos(first.div_ceil(1_000)));
-        let pauses = self.switches.iter().filter_map(Switch::next_deadline);
-        pauses.chain(first).min()
+        (first != NEVER).then(|| Nanos(first.div_ceil(1_000)))
+    }
+
+    /// A pause of a switch runs out, or is to be told again.
+    #[cold]
+    fn pause_time(&mut self, switch: usize, at: u64) {
+        let (places, times, ports) = (&self.at[switch], &mut self.times, &self.ports);
+        self.switches[switch].advance(Nanos(at / 1_000), |port| {
+            let place = places[usize::from(port)];
+            times[2 * place + 1] = ports[place].out.free().max(at);
+        });
+        self.pauses(switch, at);
     }
 
     /// What is next at the end of a cable is here.
     fn arrive(&mut self, place: usize, at: u64) {
         let port = &mut self.ports[place];
-        let Some((_, carried)) = port.arriving.pop_front() else {
-            self.times[2 * place] = NEVER;
-            return;
-        };
+        let told = port.take_told(at).map(Carried::Frame);
+        let carried = told.or_else(|| port.arriving.pop_front().map(|(_, carried)| carried));
         self.times[2 * place] = port.next_arrival();
         let (switch, number) = (port.switch, port.number);
         match carried {
-            Carried::Pause(frame) => self.paused(place, &frame, at),
-            Carried::Frame(mbuf) => {
-                let seen = look(mbuf.data(), &self.map);
+            None => {}
+            Some(Carried::Pause(frame)) => self.paused(place, &frame, at),
+            Some(Carried::Frame(mbuf)) => {
+                let seen = look(mbuf.data(), &self.plan.switches[switch].map);
                 match seen.kind {
                     Kind::Link => {
                         if let Some(frame) = PauseFrame::parse(mbuf.data(), &port.mac) {
                             self.paused(place, &frame, at);
                         }
-                        return;
                     }
                     Kind::Group => self.everybody(place, mbuf, &seen, at),
                     Kind::Station => match self.macs.iter().position(|mac| *mac == seen.dst) {
@@ -382,16 +388,25 @@ impl Fabric {
                             let info = info(&mbuf, &seen, dst as u32);
                             match self.switches[switch].route(info.dst, info.flow_hash) {
                                 Some(to) if to != number => {
-                                    self.take_in(place, to, &info, mbuf, at)
+                                    if self.ports[place].can_wait()
+                                        && !self.switches[switch].has_room(number, &info)
+                                    {
+                                        let port = &mut self.ports[place];
+                                        port.arriving.push_front((at, Carried::Frame(mbuf)));
+                                        port.stalled = true;
+                                        self.times[2 * place] = port.next_arrival();
+                                        return;
+                                    }
+                                    self.take_in(place, to, &info, mbuf, at);
                                 }
                                 _ => self.switches[switch].refuse(number, &info),
                             }
                         }
                     },
                 }
-                self.pauses(switch, at);
             }
         }
+        self.pauses(switch, at);
     }
 
     /// A frame for everybody, or for somebody unknown: a copy for each port of the tree.
@@ -511,6 +526,8 @@ impl Fabric {
                 }
             }
         }
+        let next = self.switches[switch].next_deadline();
+        self.times[2 * self.ports.len() + switch] = next.map_or(NEVER, |at| at.0 * 1_000);
     }
 }
 
@@ -526,17 +543,9 @@ fn info(mbuf: &Mbuf, seen: &frame::Look, dst: u32) -> FrameInfo {
 }
 
 impl Plan {
-    /// The switch that says what the link at a port of switch `number` is like.
-    fn line(&self, number: usize, beyond: &Beyond) -> &SwitchPlan {
-        match *beyond {
-            Beyond::Station(_) => &self.switches[number],
-            Beyond::Switch(_, _, cable) => &self.switches[self.cables[cable].0],
-        }
-    }
-
     /// Frames on their way over the link at a port of switch `number` at most, in one direction.
     fn flight(&self, number: usize, beyond: &Beyond) -> usize {
-        let line = self.line(number, beyond);
+        let line = self.link(number, beyond);
         match (beyond, line.rate) {
             (Beyond::Switch(..), None) => {
                 let more = line.delay.0 / CABLE_PACKET_NS;
@@ -553,13 +562,15 @@ impl Plan {
     }
 }
 
-impl SwitchPlan {
-    /// Frames that are on their way over one of its links at most, in one direction: of 1 kB, as many as its delay takes.
+impl LinkPlan {
+    /// Frames that are on their way over it at most, in one direction: of 1 kB, as many as its delay takes.
     fn flight(&self) -> usize {
         let bits = u128::from(self.rate.unwrap_or(0)) * u128::from(self.delay.0) / 1_000_000_000;
         (bits / 8 / 1_024).min(16_384) as usize + 256
     }
+}
 
+impl SwitchPlan {
     /// Priorities whose depths are counted: those that mark or pause.
     fn watched(&self) -> u8 {
         let watched = self.classes.iter().zip(0..);

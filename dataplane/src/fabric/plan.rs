@@ -4,6 +4,8 @@
 use std::collections::VecDeque;
 
 use roceline_engine::Nanos;
+use roceline_engine::congestion::pfc::{PauseMode, Watchdog};
+use roceline_engine::congestion::priority::PriorityMap;
 use roceline_engine::fabric::switch::{ClassConfig, Red};
 use roceline_engine::wire::pause::PRIORITIES;
 
@@ -12,17 +14,64 @@ use roceline_engine::wire::pause::PRIORITIES;
 pub struct SwitchPlan {
     /// Its name.
     pub name: String,
-    /// Rate of its links in bits per second; none: as fast as it goes.
-    pub rate: Option<u64>,
-    /// From one end of its links to the other.
-    pub delay: Nanos,
+    /// Its links, those that `ports` does not name.
+    pub link: LinkPlan,
+    /// Links that are otherwise.
+    pub ports: Vec<PortPlan>,
+    /// Ways that are written by hand, instead of the shortest.
+    pub routes: Vec<RoutePlan>,
     /// Bytes of buffer that its queues share, besides headroom.
     pub buffer: u64,
+    /// Bytes of headroom of each port and lossless priority; none: worked out.
+    pub headroom: Option<u32>,
     /// By priority.
     pub classes: [ClassConfig; PRIORITIES],
+    /// Marks go by the rate of each port, as nobody said where they begin and end.
+    pub marks_by_rate: bool,
+    /// Which priority a frame has.
+    pub map: PriorityMap,
+    /// Kind of pause frames that lossless classes use.
+    pub pause: PauseMode,
+    /// Time that a pause frame asks for, in quanta of 512 bit times.
+    pub quanta: u16,
+    /// Limits to pauses that do not end.
+    pub watchdog: Watchdog,
+}
+
+/// What a link is like, in both directions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkPlan {
+    /// Bits per second; none: as fast as it goes.
+    pub rate: Option<u64>,
+    /// From one end to the other.
+    pub delay: Nanos,
+}
+
+/// A link of a switch that is not as the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortPlan {
+    /// The NIC or switch beyond.
+    pub to: String,
+    /// What it is like.
+    pub link: LinkPlan,
+}
+
+/// A way that is written by hand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RoutePlan {
+    /// NICs.
+    pub to: Vec<String>,
+    /// Switches that are next, among which flows are spread; none: there is no way.
+    pub via: Vec<String>,
 }
 
 impl SwitchPlan {
+    /// The link to the NIC or switch of this name, as this switch has it.
+    pub fn link_to(&self, name: &str) -> LinkPlan {
+        let own = self.ports.iter().find(|port| port.to == name);
+        own.map_or(self.link, |port| port.link)
+    }
+
     /// Where marking begins and ends, if any class marks.
     pub fn red(&self) -> Option<Red> {
         self.classes.iter().find_map(|class| class.red)
@@ -35,7 +84,7 @@ impl SwitchPlan {
     }
 }
 
-/// A cable between two switches, by their numbers. Its rate and delay are those of the first one.
+/// A cable between two switches, by their numbers. It is as the first one has its links, unless one of the two has a [`PortPlan`] for it.
 pub type Cable = (usize, usize);
 
 /// A NIC on a switch.
@@ -98,22 +147,27 @@ impl Plan {
             all[a].ports.push(Beyond::Switch(b, ports[1], n));
             all[b].ports.push(Beyond::Switch(a, ports[0], n));
         }
-        let distances: Vec<Vec<u32>> = (0..all.len()).map(|s| self.distances(s)).collect();
+        let neighbours = self.neighbours();
+        let distances: Vec<_> = (0..all.len()).map(|s| distances(&neighbours, s)).collect();
         let tree = self.tree();
         for (s, routing) in all.iter_mut().enumerate() {
             let port = |n: usize| n as u16;
             for (n, station) in self.stations.iter().enumerate() {
                 let to = &distances[station.switch];
-                let ways = routing
-                    .ports
-                    .iter()
-                    .enumerate()
-                    .filter(|(_, beyond)| match **beyond {
-                        Beyond::Station(other) => other == n,
-                        Beyond::Switch(next, ..) => {
-                            to[next] != u32::MAX && to[next].saturating_add(1) == to[s]
+                let mut by_hand = self.switches[s].routes.iter();
+                let by_hand = by_hand.find(|route| route.to.contains(&station.name));
+                let ways = routing.ports.iter().enumerate().filter(|(_, beyond)| {
+                    match (**beyond, by_hand) {
+                        (Beyond::Station(other), _) => other == n,
+                        (Beyond::Switch(..), _) if station.switch == s => false,
+                        (Beyond::Switch(next, ..), Some(route)) => {
+                            route.via.contains(&self.switches[next].name)
                         }
-                    });
+                        (Beyond::Switch(next, ..), None) => {
+                            to[next].is_some_and(|d| to[s] == Some(d + 1))
+                        }
+                    }
+                });
                 routing.routes.push(ways.map(|(p, _)| port(p)).collect());
             }
             let in_tree = |beyond: &Beyond| match *beyond {
@@ -127,22 +181,48 @@ impl Plan {
         all
     }
 
-    /// Cables from a switch to each other one.
-    fn distances(&self, from: usize) -> Vec<u32> {
-        let mut distance = vec![u32::MAX; self.switches.len()];
-        distance[from] = 0;
-        let mut next = VecDeque::from([from]);
-        while let Some(at) = next.pop_front() {
-            for &(a, b) in &self.cables {
-                for (here, there) in [(a, b), (b, a)] {
-                    if here == at && distance[there] == u32::MAX {
-                        distance[there] = distance[at] + 1;
-                        next.push_back(there);
-                    }
+    /// By switch: those that it has a cable to.
+    fn neighbours(&self) -> Vec<Vec<usize>> {
+        let mut all = vec![Vec::new(); self.switches.len()];
+        for &(a, b) in &self.cables {
+            all[a].push(b);
+            all[b].push(a);
+        }
+        all
+    }
+
+    /// A way that comes back to where it was, by the names of its switches, and for whom it is. Frames have no count of hops, so they would
+    /// never leave it.
+    pub fn round(&self) -> Option<(String, Vec<String>)> {
+        let routing = self.routing();
+        for (n, station) in self.stations.iter().enumerate() {
+            for start in 0..self.switches.len() {
+                let mut way = vec![start];
+                if let Some(round) = follow(&routing, n, &mut way, &mut vec![false; routing.len()])
+                {
+                    let names = way[round..].iter().map(|s| self.switches[*s].name.clone());
+                    return Some((station.name.clone(), names.collect()));
                 }
             }
         }
-        distance
+        None
+    }
+
+    /// What the link at a port of switch `number` is like.
+    pub fn link(&self, number: usize, beyond: &Beyond) -> LinkPlan {
+        let here = &self.switches[number];
+        match *beyond {
+            Beyond::Station(n) => here.link_to(&self.stations[n].name),
+            Beyond::Switch(_, _, cable) => {
+                let (a, b) = self.cables[cable];
+                let [a, b] = [a, b].map(|s| &self.switches[s]);
+                let named = |from: &SwitchPlan, to: &str| from.ports.iter().any(|p| p.to == to);
+                match named(b, &a.name) && !named(a, &b.name) {
+                    true => b.link_to(&a.name),
+                    false => a.link_to(&b.name),
+                }
+            }
+        }
     }
 
     /// By cable: whether it belongs to a tree of all that hangs together.
@@ -165,7 +245,9 @@ impl Plan {
 
     /// Whether frames get from a switch to another.
     pub fn joined(&self, a: usize, b: usize) -> bool {
-        self.distances(a).get(b).is_some_and(|d| *d != u32::MAX)
+        distances(&self.neighbours(), a)
+            .get(b)
+            .is_some_and(Option::is_some)
     }
 
     /// Whether both are names of switches, and frames get from one to the other.
@@ -182,6 +264,51 @@ impl Plan {
     }
 }
 
+/// Goes on from the last switch of `way` by all ways to a station; gives where in `way` it came back to. Switches that are `done` lead
+/// nowhere round.
+fn follow(
+    routing: &[Routing],
+    station: usize,
+    way: &mut Vec<usize>,
+    done: &mut [bool],
+) -> Option<usize> {
+    let at = *way.last()?;
+    for port in &routing[at].routes[station] {
+        let Beyond::Switch(next, ..) = routing[at].ports[usize::from(*port)] else {
+            continue;
+        };
+        if let Some(round) = way.iter().position(|s| *s == next) {
+            way.push(next);
+            return Some(round);
+        }
+        if !done[next] {
+            way.push(next);
+            if let Some(round) = follow(routing, station, way, done) {
+                return Some(round);
+            }
+            way.pop();
+        }
+    }
+    done[at] = true;
+    None
+}
+
+/// How many links lie between `home` and each switch from which ways lead there; `neighbours` are by switch.
+pub fn distances(neighbours: &[Vec<usize>], home: usize) -> Vec<Option<u32>> {
+    let mut distance = vec![None; neighbours.len()];
+    distance[home] = Some(0);
+    let mut next = VecDeque::from([(home, 0)]);
+    while let Some((switch, d)) = next.pop_front() {
+        for &other in &neighbours[switch] {
+            if distance[other].is_none() {
+                distance[other] = Some(d + 1);
+                next.push_back((other, d + 1));
+            }
+        }
+    }
+    distance
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -189,10 +316,20 @@ mod tests {
     fn plan(switches: usize, cables: &[Cable], stations: &[usize]) -> Plan {
         let switch = |n: usize| SwitchPlan {
             name: format!("s{n}"),
-            rate: None,
-            delay: Nanos::ZERO,
+            link: LinkPlan {
+                rate: None,
+                delay: Nanos::ZERO,
+            },
+            ports: Vec::new(),
+            routes: Vec::new(),
             buffer: 1 << 20,
+            headroom: None,
             classes: [ClassConfig::lossy(); PRIORITIES],
+            marks_by_rate: true,
+            map: PriorityMap::default(),
+            pause: PauseMode::Pfc,
+            quanta: u16::MAX,
+            watchdog: Watchdog::default(),
         };
         let station = |(n, &switch): (usize, &usize)| Station {
             nic: n as u32,
@@ -232,6 +369,52 @@ mod tests {
         assert_eq!(routing[1].flood, [0, 1]);
         assert_eq!(routing[3].flood, [0]);
         assert!(plan.joined(0, 1));
+    }
+
+    #[test]
+    fn ways_by_hand_win_and_must_not_go_round() {
+        // A triangle, a NIC at each corner.
+        let mut plan = plan(3, &[(0, 1), (1, 2), (2, 0)], &[0, 1, 2]);
+        assert_eq!(plan.round(), None);
+        let by = |to: &str, via: &[&str]| RoutePlan {
+            to: vec![to.into()],
+            via: via.iter().map(|v| v.to_string()).collect(),
+        };
+        // From corner 0 to the NIC at 1 by way of 2, or by both, or not at all.
+        plan.switches[0].routes = vec![by("roce1", &["s2"])];
+        assert_eq!(plan.routing()[0].routes, [[0], [2], [2]]);
+        plan.switches[0].routes = vec![by("roce1", &["s2", "s1"]), by("roce2", &[])];
+        assert_eq!(plan.routing()[0].routes, [vec![0], vec![1, 2], vec![]]);
+        assert_eq!(plan.round(), None);
+        // 2 sends it back.
+        plan.switches[2].routes = vec![by("roce1", &["s0"])];
+        let (to, names) = plan.round().unwrap();
+        assert_eq!((to.as_str(), names.join(" ")), ("roce1", "s0 s2 s0".into()));
+    }
+
+    #[test]
+    fn a_cable_is_as_the_end_has_it_that_names_it() {
+        let mut plan = plan(2, &[(0, 1)], &[0, 1]);
+        let link = |gbps: u64| LinkPlan {
+            rate: Some(gbps * 1_000_000_000),
+            delay: Nanos(gbps),
+        };
+        plan.switches[0].link = link(1);
+        plan.switches[1].link = link(2);
+        let cable = [Beyond::Switch(1, 1, 0), Beyond::Switch(0, 1, 0)];
+        let both = |plan: &Plan| [plan.link(0, &cable[0]), plan.link(1, &cable[1])];
+        assert_eq!(both(&plan), [link(1); 2]);
+        let port = |to: &str, gbps| PortPlan {
+            to: to.into(),
+            link: link(gbps),
+        };
+        plan.switches[1].ports = vec![port("s0", 3), port("roce1", 4)];
+        assert_eq!(both(&plan), [link(3); 2]);
+        plan.switches[0].ports = vec![port("s1", 5)];
+        assert_eq!(both(&plan), [link(5); 2]);
+        let stations = [Beyond::Station(0), Beyond::Station(1)];
+        assert_eq!(plan.link(0, &stations[0]), link(1));
+        assert_eq!(plan.link(1, &stations[1]), link(4));
     }
 
     #[test]

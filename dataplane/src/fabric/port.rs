@@ -42,8 +42,12 @@ pub(super) struct NicEnd {
     uplink: Line,
     /// Taken from the link, and not yet begun to be sent.
     staged: VecDeque<Mbuf>,
+    /// Pause frames of the NIC on their way to us, in front of all that waits: when they are here.
+    told: VecDeque<(u64, Mbuf)>,
     /// On its way to the NIC: when it is there.
     flight: VecDeque<(u64, Mbuf)>,
+    /// Our pause frames on their way to it, which no frame that the NIC has no room for holds up.
+    pauses: VecDeque<(u64, Mbuf)>,
     burst: Burst,
     /// The NIC is on another lcore.
     apart: bool,
@@ -69,6 +73,8 @@ pub(super) struct FabricPort {
     pub flight: usize,
     /// The cable is full: sending goes on when something has left it.
     pub blocked: bool,
+    /// The first of the frames that are here has no room in the switch, and can wait where it is: see [`FabricPort::can_wait`].
+    pub stalled: bool,
     /// Frames for which there was no buffer: copies of those for everybody, and pause frames.
     pub no_mbuf: u64,
     /// Depths of its queues.
@@ -81,7 +87,9 @@ impl NicEnd {
             end,
             uplink,
             staged: VecDeque::with_capacity(RX_BURST),
-            flight: VecDeque::with_capacity(room + PAUSES),
+            told: VecDeque::with_capacity(PAUSES),
+            flight: VecDeque::with_capacity(room),
+            pauses: VecDeque::with_capacity(PAUSES),
             burst: Burst::new(),
             apart: false,
         }
@@ -96,6 +104,14 @@ impl NicEnd {
         now: u64,
     ) -> usize {
         let mut taken = 0;
+        if self.told.len() + RX_BURST <= PAUSES {
+            self.end.rx_control(&mut self.burst);
+            for mbuf in self.burst.drain() {
+                let due = self.uplink.send(last, link_bytes(mbuf.len()));
+                self.told.push_back((due, mbuf));
+                taken += 1;
+            }
+        }
         loop {
             if self.staged.is_empty() {
                 // Whatever waits stands here, so that it is seen whether something does.
@@ -118,9 +134,24 @@ impl NicEnd {
         taken
     }
 
+    /// Gives the NIC the pause frames that are there by now: they pass what its link is full of.
+    fn deliver_pauses(&mut self, now: u64) -> usize {
+        while self.burst.room() > 0 && self.pauses.front().is_some_and(|p| p.0 <= now) {
+            let pushed = self
+                .pauses
+                .pop_front()
+                .map(|(_, mbuf)| self.burst.push(mbuf));
+            debug_assert!(matches!(pushed, Some(Ok(()))), "there was room");
+        }
+        let given = self.end.tx_burst(&mut self.burst);
+        // As many as that wait only where nobody reads them; newer ones say what counts.
+        self.burst.clear();
+        given
+    }
+
     /// Gives the NIC what is there by now.
     fn deliver(&mut self, now: u64) -> usize {
-        let mut given = 0;
+        let mut given = self.deliver_pauses(now);
         loop {
             while self.burst.len() < RX_BURST && self.flight.front().is_some_and(|f| f.0 <= now) {
                 let Some((due, mbuf)) = self.flight.pop_front() else {
@@ -208,9 +239,39 @@ impl FabricPort {
         }
     }
 
-    /// When the next frame is here.
+    /// When the next frame, or pause frame of the NIC, is here.
     pub(super) fn next_arrival(&self) -> u64 {
-        self.arriving.front().map_or(NEVER, |a| a.0)
+        let frame = match self.stalled {
+            true => NEVER,
+            false => self.arriving.front().map_or(NEVER, |a| a.0),
+        };
+        frame.min(self.next_told())
+    }
+
+    fn next_told(&self) -> u64 {
+        match &self.peer {
+            Peer::Nic(nic) => nic.told.front().map_or(NEVER, |t| t.0),
+            Peer::Port(_) => NEVER,
+        }
+    }
+
+    /// A pause frame of the NIC that is here by `at`.
+    pub(super) fn take_told(&mut self, at: u64) -> Option<Mbuf> {
+        match &mut self.peer {
+            Peer::Nic(nic) if nic.told.front().is_some_and(|t| t.0 <= at) => {
+                nic.told.pop_front().map(|(_, mbuf)| mbuf)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether frames can wait on the way from the NIC. Where no rate is emulated there is no time at which a frame has to be
+    /// here, and a NIC that hears of a pause late, as a thread was late, needs lose nothing.
+    pub(super) fn can_wait(&self) -> bool {
+        match &self.peer {
+            Peer::Nic(nic) => nic.uplink.is_free(),
+            Peer::Port(_) => false,
+        }
     }
 
     /// When something is to be done that no arrival at the switch and no turn of a queue brings: frames of the NIC
@@ -223,7 +284,8 @@ impl FabricPort {
             true => NEVER,
             false => nic.uplink.free(),
         };
-        uplink.min(nic.flight.front().map_or(NEVER, |f| f.0))
+        let down = [&nic.flight, &nic.pauses].map(|q| q.front().map_or(NEVER, |f| f.0));
+        uplink.min(down[0]).min(down[1])
     }
 
     /// Whether the cable takes another frame.
@@ -241,7 +303,7 @@ impl FabricPort {
         }
     }
 
-    /// Sends the NIC a pause frame, in front of all that waits in the switch.
+    /// Sends the NIC a pause frame, in front of all that waits.
     pub(super) fn pause_nic(&mut self, frame: &PauseFrame, at: u64, pool: &Mempool) {
         let mbuf = pool.alloc().and_then(|mut mbuf| {
             let bytes = mbuf
@@ -253,7 +315,9 @@ impl FabricPort {
         match mbuf {
             Some(mbuf) => {
                 let due = self.out.send(at, link_bytes(pause::LEN));
-                self.fly(due, mbuf);
+                if let Peer::Nic(nic) = &mut self.peer {
+                    nic.pauses.push_back((due, mbuf));
+                }
             }
             None => self.no_mbuf += 1,
         }

@@ -44,12 +44,49 @@ pub struct PortReport {
     pub port: u16,
     /// The NIC or switch beyond.
     pub peer: String,
+    /// Rate of its link in bits per second; none: as fast as it goes.
+    #[serde(default)]
+    pub rate: Option<u64>,
+    /// Delay of its link in nanoseconds.
+    #[serde(default)]
+    pub delay_ns: u64,
     /// Copies for groups, and pause frames, for which there was no packet buffer.
     pub no_mbuf: u64,
     /// Pauses of the switch that did not end, and pauses that it was asked for that did not.
     pub storms: [u64; 2],
+    /// Pauses of 802.3x, which have no priority: those that the switch asked for.
+    #[serde(default)]
+    pub global_pause_tx: PauseReport,
+    /// Those that it was asked for.
+    #[serde(default)]
+    pub global_pause_rx: PauseReport,
     /// By priority: those that were used.
     pub queues: Vec<QueueReport>,
+}
+
+impl PortReport {
+    /// Its counters by name, those of priorities as `ethtool -S` has them of a NIC's port. Durations are in microseconds.
+    pub fn counters(&self) -> impl Iterator<Item = (String, u64)> {
+        let of_port = [
+            ("tx_global_pause", self.global_pause_tx.frames),
+            (
+                "tx_global_pause_duration",
+                self.global_pause_tx.duration_ns / 1_000,
+            ),
+            ("rx_global_pause", self.global_pause_rx.frames),
+            (
+                "rx_global_pause_duration",
+                self.global_pause_rx.duration_ns / 1_000,
+            ),
+            ("tx_pause_storms", self.storms[0]),
+            ("rx_pause_storms", self.storms[1]),
+            ("no_mbuf", self.no_mbuf),
+        ];
+        let of_port = of_port.map(|(name, value)| (name.to_string(), value));
+        of_port
+            .into_iter()
+            .chain(self.queues.iter().flat_map(QueueReport::counters))
+    }
 }
 
 /// A priority of a port: what left by it, and what came by it.
@@ -96,6 +133,36 @@ pub struct QueueReport {
     pub depths: Vec<(u64, u64)>,
 }
 
+impl QueueReport {
+    fn counters(&self) -> impl Iterator<Item = (String, u64)> + use<> {
+        let p = self.priority;
+        let values = [
+            ("tx", "packets", self.tx_frames),
+            ("tx", "bytes", self.tx_bytes),
+            ("tx", "ecn_marked", self.ce_marked),
+            (
+                "tx",
+                "discards",
+                self.dropped + self.dropped_not_ect + self.dropped_storm,
+            ),
+            ("tx", "queue_max_bytes", self.max_depth),
+            ("tx", "pause", self.pause_tx.frames),
+            ("tx", "pause_duration", self.pause_tx.duration_ns / 1_000),
+            ("tx", "pause_transition", self.pause_tx.transitions),
+            ("rx", "packets", self.rx_frames),
+            ("rx", "bytes", self.rx_bytes),
+            ("rx", "discards", self.rx_dropped),
+            ("rx", "unroutable", self.unroutable),
+            ("rx", "pause", self.pause_rx.frames),
+            ("rx", "pause_duration", self.pause_rx.duration_ns / 1_000),
+            ("rx", "pause_transition", self.pause_rx.transitions),
+        ];
+        values
+            .into_iter()
+            .map(move |(side, what, value)| (format!("{side}_prio{p}_{what}"), value))
+    }
+}
+
 /// Pauses in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PauseReport {
@@ -131,20 +198,28 @@ impl Fabric {
             };
             switches.push(SwitchReport {
                 name: plan.name.clone(),
-                rate: plan.rate,
-                delay_ns: plan.delay.0,
+                rate: plan.link.rate,
+                delay_ns: plan.link.delay.0,
                 buffer: plan.buffer,
                 used,
                 max_used,
                 kmin: plan.red().map(|red| red.kmin),
                 kmax: plan.red().map(|red| red.kmax),
                 ports: ports
-                    .map(|port| PortReport {
-                        port: port.number,
-                        peer: beyond(port),
-                        no_mbuf: port.no_mbuf,
-                        storms: switch.storms(port.number),
-                        queues: (0..8).filter_map(|p| self.queue(port, p, now)).collect(),
+                    .map(|port| {
+                        let link = self.plan.link(n, &port.beyond);
+                        let [sent, received] = switch.global_pause_counts(port.number, now);
+                        PortReport {
+                            port: port.number,
+                            peer: beyond(port),
+                            rate: link.rate,
+                            delay_ns: link.delay.0,
+                            no_mbuf: port.no_mbuf,
+                            storms: switch.storms(port.number),
+                            global_pause_tx: sent.into(),
+                            global_pause_rx: received.into(),
+                            queues: (0..8).filter_map(|p| self.queue(port, p, now)).collect(),
+                        }
                     })
                     .collect(),
             });

@@ -92,6 +92,12 @@ fn build_packet(nic: &mut Nic, shared: &mut Shared, desc: &TxDesc, slices: &[Mem
     if desc.ah != NO_AH {
         template.set_dest_qpn(mbuf.data_mut(), desc.dest_qpn);
     }
+    if desc.opcode == Opcode::RC_ACK {
+        let np = nic.engine.np_params();
+        if np.rtt_resp_dscp_valid {
+            template.set_dscp(mbuf.data_mut(), np.rtt_resp_dscp);
+        }
+    }
     if nic.tags {
         let priority = match desc.ah {
             NO_AH => nic.engine.priority(desc.qp),

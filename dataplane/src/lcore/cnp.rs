@@ -100,7 +100,11 @@ pub fn build(nic: &mut Nic, shared: &mut Shared, desc: &TxDesc) {
     }
     qp.ip_id = qp.ip_id.wrapping_add(1);
     if nic.tags {
-        let priority = nic.engine.np_params().cnp_802p_prio;
+        let np = nic.engine.np_params();
+        let priority = match np.cnp_prio_of_qp {
+            true => nic.engine.priority(desc.qp).unwrap_or(np.cnp_802p_prio),
+            false => np.cnp_802p_prio,
+        };
         mbuf.set_tci(u16::from(priority) << PCP_SHIFT);
     }
     finish(nic, &shared.pool, desc.qp, mbuf);

@@ -27,6 +27,9 @@ pub fn set(
     if (old.pfc, old.congestion.line_rate) != (settings.pfc, settings.congestion.line_rate) {
         nic.set_pause(&settings.pfc, now);
     }
+    if old.ets != settings.ets {
+        nic.engine.set_transmission_selection(&settings.ets);
+    }
     nic.engine.set_congestion(&settings.congestion, now);
     // All headers of the NIC are rendered, so only where it may change them. CNPs get theirs when they are built.
     if markable(&old) != markable(settings) {

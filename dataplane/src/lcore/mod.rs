@@ -292,6 +292,10 @@ impl Lcore {
         probe.begin(Stage::Messages);
         let mut work = self.messages(now);
         probe.begin(Stage::Receive);
+        if let Some(fabric) = &mut self.fabric {
+            // Before NICs look at the clock, so that after a poll that is late a pause which was to last is told again before it has run out.
+            work += fabric.poll(now);
+        }
         for nic in &mut self.nics {
             work += stages::receive(nic, &mut self.shared, now);
         }
@@ -317,9 +321,6 @@ impl Lcore {
             work += stages::timers(nic, &mut self.shared, now);
             probe.begin(Stage::Transmit);
             work += stages::transmit(nic, &mut self.shared, now);
-        }
-        if let Some(fabric) = &mut self.fabric {
-            work += fabric.poll(now);
         }
         probe.begin(Stage::End);
         work += self.end_poll(now);

@@ -159,6 +159,7 @@ impl Nic {
         let settings = info.congestion.now();
         let mut engine = Engine::new(config);
         engine.set_datagram_mtu(info.active_mtu);
+        engine.set_transmission_selection(&settings.ets);
         Nic {
             info,
             qps: QpTable::new(engine.qpn_layout()),

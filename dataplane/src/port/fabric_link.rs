@@ -4,6 +4,10 @@
 //!
 //! A full link pushes back: the sender keeps the frame. A frame longer than the MTU, and any frame for an end
 //! that is gone, is counted and dropped.
+//!
+//! Frames for the link itself (MAC control: pauses) have a lane of their own in each direction. They pass what waits on the
+//! link, as on a cable, where nothing waits, they would be sent next; and a receiver without room for more frames can still hear
+//! them ([`Driver::rx_control`]).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -13,12 +17,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence};
 
 use crossbeam_utils::CachePadded;
 
+use roceline_engine::wire::pause::{PRIORITIES, is_mac_control};
+
 use super::spsc::{self, Consumer, Producer};
 use super::{Burst, Counters, Driver, LinkStatus, Mbuf, PortError, RX_BURST};
 
-/// Priorities of a frame (IEEE 802.1Q: 3 bits of PCP).
-pub const PRIORITIES: usize = 8;
-
+/// Frames of MAC control under way in one direction: a receiver that polls leaves one or two.
+const CONTROL_PACKETS: usize = 64;
 /// Bytes of an Ethernet header.
 const ETHER: usize = 14;
 /// Bytes of an 802.1Q tag.
@@ -172,6 +177,7 @@ impl Lane {
 #[derive(Debug)]
 struct TxSide {
     queue: Producer<Entry>,
+    control: Producer<Mbuf>,
     lane: Arc<Lane>,
     sent: LocalCount,
     /// `lane.received.total` when last looked at.
@@ -181,6 +187,7 @@ struct TxSide {
 #[derive(Debug)]
 struct RxSide {
     queue: Consumer<Entry>,
+    control: Consumer<Mbuf>,
     lane: Arc<Lane>,
     received: LocalCount,
 }
@@ -207,6 +214,7 @@ fn lane(config: &FabricLinkConfig) -> Result<(TxSide, RxSide), PortError> {
         return out_of_range("capacity_bytes", config.capacity_bytes, remedy);
     }
     let (producer, consumer) = spsc::channel(config.capacity_packets);
+    let (control_tx, control_rx) = spsc::channel(CONTROL_PACKETS);
     let lane = Arc::new(Lane {
         sent: CachePadded::default(),
         received: CachePadded::default(),
@@ -221,12 +229,14 @@ fn lane(config: &FabricLinkConfig) -> Result<(TxSide, RxSide), PortError> {
     Ok((
         TxSide {
             queue: producer,
+            control: control_tx,
             lane: Arc::clone(&lane),
             sent: LocalCount::default(),
             received_total: 0,
         },
         RxSide {
             queue: consumer,
+            control: control_rx,
             lane,
             received: LocalCount::default(),
         },
@@ -333,6 +343,11 @@ impl FabricEnd {
             return Err(Refused::Oversize(mbuf));
         }
         let tx = &mut self.tx;
+        if is_mac_control(mbuf.data()) {
+            tx.control.push(mbuf).map_err(Refused::Full)?;
+            self.count.tx_bytes += len;
+            return Ok(());
+        }
         if tx.sent.total - tx.received_total + len > self.capacity_bytes {
             tx.received_total = tx.lane.received.total.load(Ordering::Acquire);
             if tx.sent.total - tx.received_total + len > self.capacity_bytes {
@@ -385,8 +400,9 @@ impl Driver for FabricEnd {
     #[inline]
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {
         let wanted = burst.room().min(RX_BURST);
+        let first = self.rx_control(burst);
         let rx = &mut self.rx;
-        let mut taken = 0;
+        let mut taken = first;
         let mut bytes = 0;
         while taken < wanted {
             let Some(entry) = rx.queue.pop() else { break };
@@ -399,11 +415,31 @@ impl Driver for FabricEnd {
             let pushed = burst.push(entry.mbuf);
             debug_assert!(pushed.is_ok(), "room was checked");
         }
-        if taken > 0 {
+        if taken > first {
             rx.queue.flush();
             rx.received.publish(&rx.lane.received);
-            self.count.rx_packets += taken as u64;
+            self.count.rx_packets += (taken - first) as u64;
             self.count.rx_bytes += bytes;
+        }
+        taken
+    }
+
+    #[inline]
+    fn rx_control(&mut self, burst: &mut Burst) -> usize {
+        let wanted = burst.room().min(RX_BURST);
+        let mut taken = 0;
+        while taken < wanted {
+            let Some(mbuf) = self.rx.control.pop() else {
+                break;
+            };
+            taken += 1;
+            self.count.rx_packets += 1;
+            self.count.rx_bytes += mbuf.len() as u64;
+            let pushed = burst.push(mbuf);
+            debug_assert!(pushed.is_ok(), "room was checked");
+        }
+        if taken > 0 {
+            self.rx.control.flush();
         }
         taken
     }
@@ -434,6 +470,7 @@ impl Driver for FabricEnd {
         if sent > 0 {
             self.tx.sent.publish(&self.tx.lane.sent);
             self.tx.queue.flush();
+            self.tx.control.flush();
             self.count.tx_packets += sent;
             self.count.tx_bytes += self.tx.sent.total - before;
             self.wake_receiver();
@@ -481,7 +518,7 @@ impl Driver for FabricEnd {
             return false;
         }
         self.rx.lane.armed.store(true, Ordering::SeqCst);
-        if membarrier() && self.rx.queue.is_empty() {
+        if membarrier() && self.rx.queue.is_empty() && self.rx.control.is_empty() {
             return true;
         }
         self.disarm_rx();

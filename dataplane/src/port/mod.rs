@@ -30,7 +30,7 @@ use roceline_engine::congestion::pfc::{PfcSettings, Threshold};
 pub use eal::{Eal, EalConfig, EalThread, Huge};
 pub use error::PortError;
 pub use ethdev::{Ethdev, EthdevConfig, EthdevQueue, LinkStatus};
-pub use fabric_link::{FabricEnd, FabricLink, FabricLinkConfig, PRIORITIES, priority_of};
+pub use fabric_link::{FabricEnd, FabricLink, FabricLinkConfig, priority_of};
 pub use mbuf::{Burst, Drain, Mbuf, prefetch_line};
 pub use mempool::{Mempool, MempoolConfig};
 
@@ -45,6 +45,12 @@ pub trait Driver: Send + 'static {
     /// Appends up to [`RX_BURST`] received packets, each of one segment; returns how many. Leave that much room:
     /// drivers that receive with vector instructions may deliver nothing into less.
     fn rx_burst(&mut self, burst: &mut Burst) -> usize;
+
+    /// As [`Driver::rx_burst`], but only frames for the link itself (MAC control), where the driver has them apart: for a
+    /// receiver without room for others, which would else not hear that it is to pause.
+    fn rx_control(&mut self, _burst: &mut Burst) -> usize {
+        0
+    }
 
     /// Takes packets from the front of `burst`, in order, as long as there is room for them; returns how many it
     /// took, those that it counted and dropped (oversize, link down) included. What it did not take stays, in
@@ -164,6 +170,14 @@ impl Port {
         }
         // SAFETY: `rx` was made for the type behind `this`, which is owned.
         unsafe { (self.rx)(self.this, burst) }
+    }
+
+    /// See [`Driver::rx_control`].
+    pub fn rx_control(&mut self, burst: &mut Burst) -> usize {
+        if self.down {
+            return self.lose_received(burst);
+        }
+        self.driver_mut().rx_control(burst)
     }
 
     /// See [`Driver::tx_burst`].

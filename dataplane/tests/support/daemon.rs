@@ -139,6 +139,14 @@ impl Daemon {
         Process::start(self.dir.path(), name, &mut command).finish(PATIENCE)
     }
 
+    /// Starts a command of the command line that does not end by itself.
+    #[track_caller]
+    pub fn start_roceline(&self, name: &str, arguments: &[&str]) -> Process {
+        let mut command = Command::new(roceline());
+        command.args(arguments).arg("--socket").arg(&self.socket);
+        Process::start(self.dir.path(), name, &mut command)
+    }
+
     /// An unmodified program with the shim, on any CPU but the daemon's.
     pub fn program(&self, program: &str, arguments: &[&str]) -> Command {
         self.run(&[], program, arguments)

@@ -186,7 +186,10 @@ impl CongestionConfig {
                 min_time_between_cnps: 50,
                 cnp_dscp: 48,
                 cnp_802p_prio: 6,
+                cnp_prio_of_qp: false,
                 cnp_delay: 0,
+                rtt_resp_dscp_valid: false,
+                rtt_resp_dscp: 0,
                 cnp_moderation: CnpModeration::PerQp,
             },
             // g of RFC 8257; the increase is the HPCC simulator's.

@@ -21,6 +21,7 @@
 mod config;
 pub mod dcqcn;
 pub mod dctcp;
+pub mod ets;
 mod params;
 pub mod pfc;
 pub mod priority;

@@ -61,8 +61,14 @@ pub struct NpParams {
     pub cnp_dscp: u8,
     /// 802.1p priority of CNPs, where frames have a tag.
     pub cnp_802p_prio: u8,
+    /// Instead of it, that of the queue pair whose peer is told: mlx5's `cnp_prio_mode` 1.
+    pub cnp_prio_of_qp: bool,
     /// Nanoseconds from a marked packet to its CNP.
     pub cnp_delay: u32,
+    /// ACKs, by which round trips are measured, have `rtt_resp_dscp` and not the DSCP of their queue pair.
+    pub rtt_resp_dscp_valid: bool,
+    /// DSCP of ACKs.
+    pub rtt_resp_dscp: u8,
     /// What a flow is.
     pub cnp_moderation: CnpModeration,
 }

@@ -115,7 +115,7 @@ const MBPS: u64 = 4_000_000;
 /// Microseconds that a timer may have: what mlx5 has bits for, 17 of them.
 const MICROS: u64 = 131_071;
 
-static TABLE: [Param; 38] = [
+static TABLE: [Param; 41] = [
     switch!(
         "clamp_tgt_rate",
         "rp_clamp_tgt_rate",
@@ -225,9 +225,45 @@ static TABLE: [Param; 38] = [
         Np, "cnp_dscp", "np_cnp_dscp", np.cnp_dscp: u8, "", 0..=63,
         "DSCP of CNPs."
     ),
+    Param {
+        name: "cnp_802p_prio",
+        debugfs: "np_cnp_prio",
+        group: Group::Np,
+        unit: "",
+        min: 0,
+        max: 7,
+        doc: "802.1p priority of CNPs, where frames have a tag; to set it also sets cnp_prio_mode to 0, as mlx5 does.",
+        get: |config| config.np.cnp_802p_prio.into(),
+        set: |config, value| {
+            config.np.cnp_802p_prio = value as u8;
+            config.np.cnp_prio_of_qp = false;
+        },
+    },
+    Param {
+        name: "cnp_prio_mode",
+        debugfs: "np_cnp_prio_mode",
+        group: Group::Np,
+        unit: "",
+        min: 0,
+        max: 1,
+        doc: "Which 802.1p priority CNPs have: 0 cnp_802p_prio, 1 that of the queue pair they are about.",
+        get: |config| config.np.cnp_prio_of_qp.into(),
+        set: |config, value| config.np.cnp_prio_of_qp = value != 0,
+    },
+    Param {
+        name: "rtt_resp_dscp_valid",
+        debugfs: "rtt_resp_dscp_valid",
+        group: Group::Np,
+        unit: "",
+        min: 0,
+        max: 1,
+        doc: "ACKs, by which round trips are measured, have rtt_resp_dscp; 0: the DSCP of their queue pair.",
+        get: |config| config.np.rtt_resp_dscp_valid.into(),
+        set: |config, value| config.np.rtt_resp_dscp_valid = value != 0,
+    },
     param!(
-        Np, "cnp_802p_prio", "np_cnp_prio", np.cnp_802p_prio: u8, "", 0..=7,
-        "802.1p priority of CNPs, where frames have a tag."
+        Np, "rtt_resp_dscp", "rtt_resp_dscp", np.rtt_resp_dscp: u8, "", 0..=63,
+        "DSCP of ACKs, where rtt_resp_dscp_valid is 1."
     ),
     param!(
         Np, "cnp_delay", "", np.cnp_delay: u32, "ns", 0..=1_000_000_000,

@@ -72,11 +72,18 @@ impl Engine {
         }
     }
 
-    /// The priority of CNPs is paused.
+    /// The priority of the next CNP is paused.
     #[inline]
     fn cnps_are_paused(&self) -> bool {
         let np = self.notifier.params();
-        let priority = self.priorities.of_ip(np.cnp_dscp, Some(np.cnp_802p_prio));
+        let pcp = match np.cnp_prio_of_qp {
+            false => np.cnp_802p_prio,
+            true => {
+                let next = self.notifier.next_qp().and_then(|id| self.qps.get(id));
+                next.map_or(np.cnp_802p_prio, |qp| qp.priority)
+            }
+        };
+        let priority = self.priorities.of_ip(np.cnp_dscp, Some(pcp));
         self.nic.lists.ready.paused() >> priority & 1 != 0
     }
 
@@ -94,7 +101,7 @@ impl Engine {
             return;
         }
         let tx_end = tx_end.min(Outputs::TX);
-        while out.tx.len() < tx_end {
+        while out.tx.len() < tx_end && !self.cnps_are_paused() {
             let Some((id, to)) = self.notifier.pop_due(now) else {
                 break;
             };

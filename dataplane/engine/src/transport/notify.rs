@@ -108,6 +108,12 @@ impl Notifier {
         self.waiting.front().map(|notice| notice.due)
     }
 
+    /// The QP that the next CNP is of.
+    #[inline]
+    pub fn next_qp(&self) -> Option<QpId> {
+        self.waiting.front().map(|notice| notice.qp)
+    }
+
     /// The QP, and what [`cnp`] wants to know, of the next CNP that is due.
     #[inline]
     pub fn pop_due(&mut self, now: Nanos) -> Option<(QpId, Option<(Gid, u32)>)> {

@@ -5,19 +5,23 @@
 //! priorities, gets as much of the link as one with a single QP, and a QP of large packets as much as one of small ones.
 //!
 //! Priorities of a group have equal shares and not strict precedence, as the transmission selection of a ConnectX has it
-//! unless it is told otherwise (IEEE 802.1Qaz enhanced transmission selection): a program chooses its priority by the DSCP it
-//! writes, and must not starve its other connections by it. What a priority decides is which pause frames hold it back:
-//! those of a paused one have no turns ([`Schedule::set_paused`]).
+//! unless it is told otherwise: a program chooses its priority by the DSCP it writes, and must not starve its other connections
+//! by it. What a priority decides is which pause frames hold it back: those of a paused one have no turns
+//! ([`Schedule::set_paused`]). Who sets a selection ([`Schedule::select`], IEEE 802.1Qaz) wants it of the port, so priorities then come before
+//! groups ([`port`]).
 //!
 //! What is in a list has credit; a turn may use the least of its QP's, its priority's and its group's, and overdraw it by
 //! one packet. Who has used up its credit goes to the end and is given the next quantum there.
 
+mod port;
+
 use super::lists::SlotList;
+use crate::congestion::ets::Ets;
+use crate::wire::pause::PRIORITIES;
+use port::PortRound;
 
 const ABSENT: u32 = u32::MAX;
 const LAST: u32 = u32::MAX - 1;
-/// Priorities, as IEEE 802.1Q has them.
-pub(crate) const PRIORITIES: usize = 8;
 /// Bytes of a turn: more than the longest packet, so that whoever overdrew its credit has some after the next.
 const QUANTUM: i32 = 16 << 10;
 
@@ -89,6 +93,8 @@ pub(crate) struct Schedule {
     groups: Vec<Group>,
     /// Groups that have QPs of priorities that are not paused.
     turns: SlotList,
+    /// Instead of `turns`, where transmission selection is set.
+    port: Option<Box<PortRound>>,
     /// Bit p: priority p is paused.
     paused: u8,
     len: u32,
@@ -100,6 +106,7 @@ impl Schedule {
             entries: Vec::new(),
             groups: Vec::new(),
             turns: SlotList::new(),
+            port: None,
             paused: 0,
             len: 0,
         };
@@ -118,6 +125,29 @@ impl Schedule {
         if groups > self.groups.len() {
             self.groups.resize(groups, Group::EMPTY);
             self.turns.grow(groups);
+            if let Some(port) = &mut self.port {
+                port.grow(groups);
+            }
+        }
+    }
+
+    /// Gives turns by this selection from now on.
+    pub fn select(&mut self, ets: &Ets) {
+        while self.turns.pop().is_some() {}
+        self.port = ets.is_on().then(|| Box::new(PortRound::new(ets)));
+        if let Some(port) = &mut self.port {
+            port.grow(self.groups.len());
+        }
+        for number in 0..self.groups.len() as u32 {
+            let waiting = self.groups[number as usize].waiting;
+            match &mut self.port {
+                None if waiting & !self.paused != 0 => self.turns.push(number),
+                None => {}
+                Some(port) => {
+                    let waiting = (0..PRIORITIES as u8).filter(|p| waiting >> p & 1 == 1);
+                    waiting.for_each(|p| port.push(number, p));
+                }
+            }
         }
     }
 
@@ -138,6 +168,9 @@ impl Schedule {
             return;
         }
         self.paused = paused;
+        if self.port.is_some() {
+            return;
+        }
         // Those that had a turn before keep their order.
         for _ in 0..self.turns.len() {
             if let Some(group) = self.turns.pop() {
@@ -162,7 +195,10 @@ impl Schedule {
     /// Whether nobody could have a turn now.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.turns.is_empty()
+        match &self.port {
+            None => self.turns.is_empty(),
+            Some(port) => port.is_empty(self.paused),
+        }
     }
 
     /// Puts `slot` at the end of its class, unless it waits already.
@@ -191,7 +227,9 @@ impl Schedule {
             class.tail = slot;
             entry.next = LAST;
             group.waiting |= 1 << priority;
-            if self.paused & 1 << priority == 0 {
+            if let Some(port) = &mut self.port {
+                port.push(number, priority);
+            } else if self.paused & 1 << priority == 0 {
                 self.turns.push(number);
             }
         } else if front {
@@ -208,19 +246,25 @@ impl Schedule {
     /// Gives the next turn; [`Schedule::end`] must follow.
     #[inline]
     pub fn next(&mut self) -> Option<Turn> {
-        let number = self.turns.front()?;
+        let (number, priority, above) = match &mut self.port {
+            None => {
+                let number = self.turns.front()?;
+                let group = &mut self.groups[number as usize];
+                let open = group.waiting & !self.paused;
+                // From the priority whose turn it is upwards, and round.
+                let ahead = open.rotate_right(group.at.into()).trailing_zeros() as u8;
+                group.at = (group.at + ahead) % PRIORITIES as u8;
+                (number, group.at, group.credit)
+            }
+            Some(port) => port.front(self.paused)?,
+        };
         let group = &mut self.groups[number as usize];
-        let open = group.waiting & !self.paused;
-        // From the priority whose turn it is upwards, and round.
-        let ahead = open.rotate_right(group.at.into()).trailing_zeros() as u8;
-        let priority = (group.at + ahead) % PRIORITIES as u8;
-        group.at = priority;
         let class = &mut group.classes[usize::from(priority)];
         let slot = class.head;
         let entry = &mut self.entries[slot as usize];
         class.head = entry.next;
         entry.next = ABSENT;
-        let least = entry.credit.min(class.credit).min(group.credit);
+        let least = entry.credit.min(class.credit).min(above);
         if class.head == LAST {
             group.waiting &= !(1 << priority);
         }
@@ -256,7 +300,7 @@ impl Schedule {
         entry.credit -= spent;
         let used_up = entry.credit <= 0;
         if used_up {
-            entry.credit = renewed(entry.credit);
+            entry.credit = renewed(entry.credit, QUANTUM);
         }
         let group = &mut self.groups[number as usize];
         let class = &mut group.classes[usize::from(turn.priority)];
@@ -266,16 +310,24 @@ impl Schedule {
             self.insert(slot, !used_up);
         }
         let group = &mut self.groups[number as usize];
-        group.credit = group_credit;
         let class = &mut group.classes[usize::from(turn.priority)];
         class.credit = class_credit;
-        if class_credit <= 0 {
-            class.credit = renewed(class_credit);
+        let class_over = class_credit <= 0;
+        if class_over {
+            class.credit = renewed(class_credit, QUANTUM);
+        }
+        if let Some(port) = &mut self.port {
+            let empty = class.head == LAST;
+            port.end(turn.priority, spent, class_over, empty);
+            return;
+        }
+        group.credit = group_credit;
+        if class_over {
             group.at = (turn.priority + 1) % PRIORITIES as u8;
         }
         let over = group_credit <= 0;
         if over {
-            group.credit = renewed(group_credit);
+            group.credit = renewed(group_credit, QUANTUM);
         }
         let open = group.waiting & !self.paused != 0;
         if over || !open {
@@ -288,8 +340,8 @@ impl Schedule {
 }
 
 /// The credit of who has used it up, with the next quantum.
-fn renewed(credit: i32) -> i32 {
-    (credit + QUANTUM).max(1)
+fn renewed(credit: i32, quantum: i32) -> i32 {
+    (credit + quantum).max(1)
 }
 
 #[cfg(test)]
@@ -400,6 +452,81 @@ mod tests {
         // 0 and 2 are one program, in two priorities; 1 and 4 the two others'.
         assert_shares(&[sent[0], sent[2]], &[0.5, 0.5]);
         assert_eq!(sent[1..].iter().filter(|&&b| b > 0).count(), 3);
+    }
+
+    fn strict(priorities: u8) -> Ets {
+        Ets {
+            strict: priorities,
+            ..Ets::default()
+        }
+    }
+
+    #[test]
+    fn a_selection_shares_the_port_by_priority_whoever_sends() {
+        let mut s = Schedule::new();
+        s.grow(5);
+        // One program with a QP in priority 3, another with three in 0 and one in 3.
+        s.assign(0, 1);
+        s.set_priority(0, 3);
+        for slot in 1..5 {
+            s.assign(slot, 2);
+        }
+        s.set_priority(4, 3);
+        for slot in 0..4 {
+            s.push(slot);
+        }
+        let mut ets = strict(1 << 6);
+        ets.bandwidth[3] = 60;
+        ets.bandwidth[0] = 20;
+        s.select(&ets);
+        s.push(4);
+        let sizes = [4178, 1106, 338, 4178, 1106];
+        for per_turn in [1, 16] {
+            let sent = share(&mut s, &sizes, 200_000, per_turn);
+            let twelfth = 0.25 / 3.0;
+            assert_shares(&sent, &[0.375, twelfth, twelfth, twelfth, 0.375]);
+        }
+        // A pause leaves the others what there is, and its end brings back what it was.
+        s.set_paused(1 << 3);
+        let sent = share(&mut s, &sizes, 50_000, 16);
+        assert_eq!((sent[0], sent[4]), (0, 0));
+        s.set_paused(0xff);
+        assert!(s.is_empty() && s.next().is_none());
+        s.set_paused(0);
+        let sent = share(&mut s, &sizes, 200_000, 4);
+        assert_shares(&[sent[0], sent[4]], &[0.5; 2]);
+        // Without a selection programs share alike again.
+        s.select(&Ets::default());
+        let sent = share(&mut s, &sizes, 200_000, 4);
+        let sixth = 0.25 / 3.0;
+        assert_shares(&sent, &[0.5, sixth, sixth, sixth, 0.25]);
+    }
+
+    #[test]
+    fn the_strict_go_before_all_others_of_the_port() {
+        let mut s = Schedule::new();
+        s.grow(4);
+        for slot in 0..4 {
+            s.assign(slot, slot);
+            s.set_priority(slot, [0, 5, 6, 5][slot as usize]);
+        }
+        s.select(&strict(0b0110_0000));
+        for slot in [0, 1, 3] {
+            s.push(slot);
+        }
+        let sent = share(&mut s, &[1106; 4], 20_000, 4);
+        assert_shares(&[sent[1], sent[3]], &[0.5; 2]);
+        assert_eq!(sent[0], 0);
+        // One that comes has the next turn.
+        s.push(2);
+        let turn = s.next().expect("four wait");
+        assert_eq!(turn.slot, 2);
+        s.end(turn, 1106, false);
+        s.set_paused(1 << 5);
+        let turn = s.next().expect("one is not paused");
+        assert_eq!((turn.slot, turn.credit.is_some()), (0, true));
+        s.end(turn, 1106, false);
+        assert!(s.is_empty());
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::Engine;
 use super::env::{Env, Meter, env};
 use super::reaction::Allowance;
 use super::{requester, responder};
+use crate::congestion::ets::Ets;
 use crate::congestion::priority::PriorityMap;
 use crate::congestion::{CongestionConfig, Rate};
 use crate::descriptor::Outputs;
@@ -94,6 +95,12 @@ impl Engine {
     /// no longer paused.
     pub fn set_paused(&mut self, priorities: u8) {
         self.nic.lists.ready.set_paused(priorities);
+    }
+
+    /// Which of the priorities that wait is sent next; by default programs share alike, and in each of them its priorities. Only
+    /// between calls of [`Engine::tx`].
+    pub fn set_transmission_selection(&mut self, ets: &Ets) {
+        self.nic.lists.ready.select(ets);
     }
 
     /// Which priority a QP has follows from the DSCP of its address vector by this map (the class selector unless said

@@ -102,6 +102,28 @@ impl HeaderTemplate {
         cnp
     }
 
+    /// Gives a written packet another DSCP; its ECN field stays. The ICRC is not about either.
+    #[cold]
+    pub fn set_dscp(&self, out: &mut [u8], dscp: u8) {
+        let Some(l3) = out.get_mut(ethernet::LEN..) else {
+            return;
+        };
+        match &self.0 {
+            Kind::V4(..) => {
+                if let [_, tos, ..] = l3 {
+                    *tos = dscp << 2 | *tos & 3;
+                }
+                ipv4::set_checksum(l3);
+            }
+            Kind::V6(..) => {
+                if let Some(first) = l3.first_chunk_mut::<2>() {
+                    let ecn = first[1] >> 4 & 3;
+                    ipv6::set_traffic_class(first, 0, dscp << 2 | ecn);
+                }
+            }
+        }
+    }
+
     /// Bytes of all headers of a packet with this opcode: the offset of its payload.
     #[inline]
     pub fn header_len(&self, opcode: Opcode) -> usize {
@@ -242,6 +264,26 @@ mod tests {
         assert_eq!(len, template.header_len(desc.opcode));
         assert!(icrc::seal(&mut out, HeaderTemplate::L3_OFFSET));
         out
+    }
+
+    #[test]
+    fn another_dscp_leaves_ecn_and_both_checksums_right() {
+        for (src, dst) in [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2")] {
+            let path = Path {
+                traffic_class: 26 << 2 | 2,
+                flow_label: 0xabcde,
+                ..path(src, dst)
+            };
+            let template = HeaderTemplate::new(&path, 0xc001, 0x12_3456, 0xffff);
+            let mut bytes = frame(&template, &desc(Opcode::RC_ACK, 0));
+            let before = bytes.clone();
+            template.set_dscp(&mut bytes, 48);
+            let parsed = parse(&bytes).expect("well formed, its checksum right");
+            assert_eq!(parsed.packet.traffic_class, 48 << 2 | 2);
+            assert!(icrc::verify(&bytes, &parsed));
+            template.set_dscp(&mut bytes, 26);
+            assert_eq!(bytes, before);
+        }
     }
 
     /// Every opcode, every pad, both address families: what is written parses to the same and verifies.

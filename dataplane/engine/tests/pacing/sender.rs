@@ -234,6 +234,17 @@ impl Sender {
         }
     }
 
+    /// What arrives now, and one call that may emit `budget` packets.
+    pub fn poll_some(&mut self, budget: usize) {
+        while self.answers.front().is_some_and(|a| a.0 <= self.now) {
+            if let Some((_, qp, psn)) = self.answers.pop_front() {
+                self.respond(qp, psn, ACK);
+            }
+        }
+        self.engine.tx(budget, self.now, &mut self.out);
+        self.collect();
+    }
+
     /// A NAK: the packet so many before the newest was lost.
     pub fn nak(&mut self, qp: usize, back: u32) {
         let psn = self.qps[qp].next.sub(back);

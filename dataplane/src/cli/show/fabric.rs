@@ -74,6 +74,22 @@ pub(super) fn write(out: &mut impl Write, report: &FabricReport) -> io::Result<(
         }
         table.write(out, "nothing has passed yet")?;
         for port in &switch.ports {
+            if (port.rate, port.delay_ns) != (switch.rate, switch.delay_ns) {
+                let rate = port.rate.map_or("as fast as it goes".into(), written_rate);
+                writeln!(out, "port {}: {rate}, {} ns", port.port, port.delay_ns)?;
+            }
+            let (tx, rx) = (&port.global_pause_tx, &port.global_pause_rx);
+            if tx.frames + rx.frames > 0 {
+                writeln!(
+                    out,
+                    "port {}: pauses of all priorities: {} sent, {} us, {} got, {} us",
+                    port.port,
+                    tx.frames,
+                    tx.duration_ns / 1_000,
+                    rx.frames,
+                    rx.duration_ns / 1_000
+                )?;
+            }
             if port.no_mbuf > 0 {
                 writeln!(
                     out,
@@ -124,6 +140,10 @@ mod tests {
                 ports: vec![PortReport {
                     port: 0,
                     peer: "roce0".into(),
+                    rate: Some(1_000_000_000),
+                    delay_ns: 500,
+                    global_pause_tx: Default::default(),
+                    global_pause_rx: Default::default(),
                     no_mbuf: 0,
                     storms: [0, 1],
                     queues: vec![queue],
@@ -138,6 +158,7 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("0 roce0") && text.contains("65535"), "{text}");
+        assert!(text.contains("port 0: 1Gb/s, 500 ns"), "{text}");
         assert!(text.contains("watchdog ended 0 pauses of the switch and 1 of roce0"));
     }
 }

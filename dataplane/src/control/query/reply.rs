@@ -212,6 +212,9 @@ pub struct Mr {
 pub struct StatReply {
     /// By index.
     pub devices: Vec<DeviceStat>,
+    /// Ports of switches, by the name of the switch and of what is beyond: their counters are in `port`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub switches: Vec<DeviceStat>,
 }
 
 /// Counters of a device.

@@ -10,6 +10,7 @@ use crate::control::counters::{NicCounters, of_qp};
 use crate::control::error::CommandError;
 use crate::control::limits;
 use crate::control::server::Shared;
+use crate::fabric::report::FabricReport;
 use crate::lcore::message::{Command, Snapshot};
 use crate::nic::NicInfo;
 
@@ -151,6 +152,21 @@ pub(super) fn stat(nic: &NicInfo, all: &[(u32, Snapshot)]) -> DeviceStat {
         ethtool: named(&mut sysfs.ethtool()),
         port,
     }
+}
+
+/// Ports of switches as if they were devices.
+pub(super) fn switches(fabric: &FabricReport) -> Vec<DeviceStat> {
+    let ports = fabric.switches.iter();
+    let ports = ports.flat_map(|switch| switch.ports.iter().map(move |port| (switch, port)));
+    ports
+        .map(|(switch, port)| DeviceStat {
+            name: format!("{}:{}", switch.name, port.peer),
+            hw_counters: BTreeMap::new(),
+            counters: BTreeMap::new(),
+            ethtool: BTreeMap::new(),
+            port: port.counters().collect(),
+        })
+        .collect()
 }
 
 pub(super) fn qps(all: &[(u32, Snapshot)]) -> Vec<Qp> {

@@ -110,7 +110,7 @@ fn the_command_lines_questions_are_answered() {
         ),
         (1, "fd77::1")
     );
-    let StatReply { devices } = client.ask(&Query::Stat).unwrap();
+    let StatReply { devices, .. } = client.ask(&Query::Stat).unwrap();
     let roce0 = &devices[0];
     assert_eq!(
         (

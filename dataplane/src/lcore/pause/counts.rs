@@ -3,9 +3,9 @@
 
 use roceline_engine::Nanos;
 use roceline_engine::congestion::pfc::PauseCounts;
+use roceline_engine::wire::pause::PRIORITIES;
 
 use super::NicPause;
-use crate::port::PRIORITIES;
 
 /// Packets of a priority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

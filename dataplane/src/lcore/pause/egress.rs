@@ -3,11 +3,11 @@
 
 use roceline_engine::Nanos;
 use roceline_engine::congestion::priority::{Trust, each};
-use roceline_engine::wire::pause;
+use roceline_engine::wire::pause::{self, PRIORITIES};
 
 use super::super::nic::{Nic, Shared, TX_LIMIT};
 use super::{HELD_LIMIT, NicPause};
-use crate::port::{Mbuf, PRIORITIES, RX_BURST};
+use crate::port::{Mbuf, RX_BURST};
 
 /// Of the priority in tag control information (IEEE 802.1Q 9.6).
 pub const PCP_SHIFT: u32 = 13;

@@ -1,18 +1,21 @@
 //! Received packets on their way from the port to the parser, by priority.
 //!
-//! A lossless priority that has no room left drops nothing: the port is not read, and what stands behind it waits, or is dropped
-//! by a driver that can only drop, which counts it. A lossy priority drops what finds no room, and has but a part of the room for packets, so
+//! A poll reads more from the port than the parser takes, so what comes faster than this thread works waits here, where it
+//! is counted, and not in front of the port, where nobody would be told to stop.
+//!
+//! A lossless priority that has no room left drops nothing: the port is not read but for pause frames, where it has them apart, and what stands
+//! behind it waits, or is dropped by a driver that can only drop, which counts it. A lossy priority drops what finds no room, and has but a part of the room for packets, so
 //! that a lossless one has asked for a pause before there is none.
 
 use roceline_engine::Nanos;
 use roceline_engine::congestion::pfc::PauseMode;
 use roceline_engine::congestion::priority::each;
 use roceline_engine::wire::PauseFrame;
-use roceline_engine::wire::pause::is_mac_control;
+use roceline_engine::wire::pause::{PRIORITIES, is_mac_control};
 
 use super::super::nic::{Nic, Shared};
-use super::{LOSSY_LIMIT, NicPause, QUEUE_LIMIT};
-use crate::port::{Burst, Mbuf, PRIORITIES, RX_BURST};
+use super::{BURSTS, LOSSY_LIMIT, NicPause, QUEUE_LIMIT};
+use crate::port::{Burst, Mbuf, RX_BURST};
 
 /// Reads the port, and fills the NIC's burst with packets for the parser unless it is to `hold` them. Gives how many came or went.
 pub fn receive(nic: &mut Nic, shared: &mut Shared, hold: bool, now: Nanos) -> usize {
@@ -40,12 +43,19 @@ pub fn receive(nic: &mut Nic, shared: &mut Shared, hold: bool, now: Nanos) -> us
         rx_burst.refill(injected);
         return rx_burst.len();
     }
-    if pause.is_full() {
-        pause.full += 1;
-    } else {
-        port.rx_burst(rx_burst);
-        rx_burst.refill(injected);
-        count = rx_burst.len();
+    for n in 0..BURSTS {
+        let more = if n > 0 && !pause.reads_ahead() {
+            break;
+        } else if pause.is_full() {
+            pause.full += u64::from(n == 0);
+            port.rx_control(rx_burst);
+            false
+        } else {
+            let came = port.rx_burst(rx_burst);
+            rx_burst.refill(injected);
+            came == RX_BURST
+        };
+        count += rx_burst.len();
         for mbuf in rx_burst.drain() {
             if is_mac_control(mbuf.data()) {
                 if *tapped {
@@ -55,6 +65,9 @@ pub fn receive(nic: &mut Nic, shared: &mut Shared, hold: bool, now: Nanos) -> us
             } else {
                 pause.enqueue(mbuf);
             }
+        }
+        if !more {
+            break;
         }
     }
     if !hold {
@@ -80,6 +93,16 @@ impl NicPause {
         }
         let many = self.waiting >= QUEUE_LIMIT;
         (0..PRIORITIES).any(|p| (many || self.occupancy(p) > self.share) && self.is_lossless(p))
+    }
+
+    /// Whether more may be read than the parser has taken: another burst of lossy packets, each as long as they can be, must find room,
+    /// for outside they would have waited.
+    fn reads_ahead(&self) -> bool {
+        let burst = RX_BURST as u64 * self.longest;
+        self.lossy_waiting() + RX_BURST <= LOSSY_LIMIT
+            && (0..PRIORITIES)
+                .filter(|p| !self.is_lossless(*p))
+                .all(|p| self.occupancy(p) + burst <= self.share)
     }
 
     /// Bytes that count against the share of a priority.

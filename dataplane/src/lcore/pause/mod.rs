@@ -17,6 +17,7 @@ use roceline_engine::congestion::pfc::{
 };
 use roceline_engine::congestion::priority::{PriorityMask, Trust};
 use roceline_engine::wire::PauseFrame;
+use roceline_engine::wire::pause::PRIORITIES;
 
 pub use counts::PauseReport;
 pub use egress::{PCP_SHIFT, obey, set_aside, tell};
@@ -24,7 +25,7 @@ pub use ingress::receive;
 
 use super::Lcore;
 use super::nic::{Nic, TX_LIMIT};
-use crate::port::{Burst, Mbuf, PRIORITIES, RX_BURST};
+use crate::port::{Burst, Mbuf, RX_BURST};
 use counts::Traffic;
 
 /// A waiting packet counts as so many bytes at least, as in the cells of a switch's buffer.
@@ -33,11 +34,16 @@ const CELL: u64 = 128;
 const QUEUE_LIMIT: usize = 1024;
 /// Of them, packets of lossy priorities: these send no pauses, and must not fill what lossless ones stop the other end by.
 const LOSSY_LIMIT: usize = QUEUE_LIMIT / 4;
+/// Bursts that are read from a port in one poll at most. The parser takes one, so a port by which more come than that fills its queue,
+/// and the queue stops the other end, while nothing is lost in front of it.
+const BURSTS: usize = 8;
 /// So many small ones of lossless priorities stop the other end, whatever bytes they have.
 const QUEUE_XOFF: u64 = (QUEUE_LIMIT - LOSSY_LIMIT) as u64;
 /// Packets to send that may wait for the end of a pause. The engine sends nothing of a paused priority by itself, so these are answers and
 /// what had been built before the pause came.
 const HELD_LIMIT: usize = 1024;
+/// Ethernet header and tag of a packet.
+const AROUND_IP: u64 = 18;
 /// By settings that are not checked every packet would stop the link, which is safe.
 const STOP_AT_ONCE: Threshold = Threshold { xoff: 0, xon: 0 };
 
@@ -53,6 +59,8 @@ pub struct NicPause {
     share: u64,
     /// Bytes that a waiting packet counts as, at least.
     cell: u64,
+    /// Of the longest packet.
+    longest: u64,
     /// Received packets by priority.
     queues: [VecDeque<Mbuf>; PRIORITIES],
     /// Their bytes.
@@ -100,6 +108,7 @@ impl NicPause {
             threshold: STOP_AT_ONCE,
             share: 0,
             cell: CELL,
+            longest: 0,
             queues: [const { VecDeque::new() }; PRIORITIES],
             bytes: [0; PRIORITIES],
             waiting: 0,
@@ -133,6 +142,7 @@ impl NicPause {
             PauseMode::Off | PauseMode::Global => 1,
         };
         self.share = u64::from(settings.buffer_bytes / priorities);
+        self.longest = u64::from(mtu) + AROUND_IP;
         self.threshold = settings.threshold(self.rate, mtu).unwrap_or(STOP_AT_ONCE);
         let packets = QUEUE_XOFF / u64::from(priorities);
         self.cell = CELL.max(self.threshold.xoff.div_ceil(packets));

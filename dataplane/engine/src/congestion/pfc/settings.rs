@@ -79,6 +79,8 @@ pub struct PfcSettings {
     pub xon_bytes: Option<u32>,
     /// Metres of cable, for the headroom.
     pub cable_m: u32,
+    /// Bytes of one priority for what still comes after XOFF. None: worked out from rate, MTU and cable ([`headroom`]).
+    pub headroom_bytes: Option<u32>,
     /// Time that a pause frame of ours asks for, in quanta of 512 bit times. It is asked for again after half of it.
     pub quanta: u16,
     /// Limits to pauses that do not end.
@@ -96,6 +98,7 @@ impl Default for PfcSettings {
             xoff_bytes: None,
             xon_bytes: None,
             cable_m: 5,
+            headroom_bytes: None,
             quanta: u16::MAX,
             watchdog: Watchdog::default(),
         }
@@ -114,7 +117,7 @@ pub enum PfcError {
     /// No room behind XOFF.
     #[error(
         "xoff_bytes = {xoff} leaves no room: the share of a priority is {share} bytes and {headroom} of them must be free when it stops \
-         (two frames, the response time, {cable_m} m of cable); raise buffer_bytes, or lower xoff_bytes or cable_m"
+         ({why}); raise buffer_bytes, or lower xoff_bytes{or}"
     )]
     NoHeadroom {
         /// Bytes at which it stops.
@@ -123,8 +126,10 @@ pub enum PfcError {
         share: u64,
         /// Bytes that come after that.
         headroom: u64,
-        /// Metres of cable.
-        cable_m: u32,
+        /// What these are.
+        why: &'static str,
+        /// What else could be lowered.
+        or: &'static str,
     },
     /// A buffer that cannot hold what comes after XOFF.
     #[error(
@@ -173,7 +178,8 @@ impl PfcSettings {
             PauseMode::Off | PauseMode::Global => 1,
         };
         let share = u64::from(self.buffer_bytes / priorities);
-        let headroom = headroom(rate, mtu, self.cable_m);
+        let set = self.headroom_bytes.map(u64::from);
+        let headroom = set.unwrap_or_else(|| headroom(rate, mtu, self.cable_m));
         let frame = u64::from(mtu) + super::FRAME_OVERHEAD;
         // A frame is counted when all of it is there, so the one that passes XOFF comes on top.
         let room = share.saturating_sub(headroom + frame);
@@ -194,7 +200,14 @@ impl PfcSettings {
                 xoff,
                 share,
                 headroom,
-                cable_m: self.cable_m,
+                why: match set {
+                    Some(_) => "headroom_bytes",
+                    None => "two frames, the response time, and what cable_m metres of cable hold",
+                },
+                or: match set {
+                    Some(_) => " or headroom_bytes",
+                    None => " or cable_m",
+                },
             });
         }
         let xon = self
@@ -218,6 +231,16 @@ impl PfcSettings {
         if self.mode == PauseMode::Pfc && self.priorities == 0 {
             return Err(PfcError::NoPriority);
         }
+        self.validate_times()?;
+        self.threshold(rate, mtu).map(|_| ())
+    }
+
+    /// Checks how long pauses last, and how long they may.
+    ///
+    /// # Errors
+    ///
+    /// As [`PfcSettings::validate`].
+    pub fn validate_times(&self) -> Result<(), PfcError> {
         if self.quanta == 0 {
             return Err(PfcError::NoQuanta);
         }
@@ -237,6 +260,6 @@ impl PfcSettings {
                 return Err(PfcError::Watchdog { name, value });
             }
         }
-        self.threshold(rate, mtu).map(|_| ())
+        Ok(())
     }
 }

@@ -27,6 +27,14 @@ pub(super) struct Account {
     pub headroom: u32,
 }
 
+/// Where bytes come from that are more than what is reserved, and how many these are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    Reserved,
+    Shared(u32),
+    Headroom(u32),
+}
+
 impl Account {
     pub(super) fn bytes(&self) -> u64 {
         u64::from(self.reserved) + self.shared + u64::from(self.headroom)
@@ -58,26 +66,42 @@ impl Pool {
         alpha.of(self.size - self.used)
     }
 
+    /// Where `bytes` for an account come from, if there is room for them.
+    #[inline]
+    pub(super) fn fits(&self, account: &Account, alpha: Alpha, bytes: u32) -> Option<Part> {
+        let rest = bytes - bytes.min(account.reserved_limit - account.reserved);
+        let free = self.size - self.used;
+        let shared = account.shared + u64::from(rest);
+        // Once in its headroom, an account stays there until it shrinks: the upstream is to stop.
+        if rest == 0 {
+            Some(Part::Reserved)
+        } else if account.headroom == 0 && u64::from(rest) <= free && shared <= alpha.of(free) {
+            Some(Part::Shared(rest))
+        } else if rest <= account.headroom_limit - account.headroom {
+            Some(Part::Headroom(rest))
+        } else {
+            None
+        }
+    }
+
     /// Takes `bytes` for an account; false if there is no room for them.
     #[inline]
     pub(super) fn take(&mut self, account: &mut Account, alpha: Alpha, bytes: u32) -> bool {
-        let reserved = bytes.min(account.reserved_limit - account.reserved);
-        let rest = bytes - reserved;
-        if rest > 0 {
-            let free = self.size - self.used;
-            let shared = account.shared + u64::from(rest);
-            // Once in its headroom, an account stays there until it shrinks: the upstream is to stop.
-            if account.headroom == 0 && u64::from(rest) <= free && shared <= alpha.of(free) {
-                account.shared = shared;
+        let rest = match self.fits(account, alpha, bytes) {
+            None => return false,
+            Some(Part::Reserved) => 0,
+            Some(Part::Shared(rest)) => {
+                account.shared += u64::from(rest);
                 self.used += u64::from(rest);
                 self.most = self.most.max(self.used);
-            } else if rest <= account.headroom_limit - account.headroom {
-                account.headroom += rest;
-            } else {
-                return false;
+                rest
             }
-        }
-        account.reserved += reserved;
+            Some(Part::Headroom(rest)) => {
+                account.headroom += rest;
+                rest
+            }
+        };
+        account.reserved += bytes - rest;
         true
     }
 

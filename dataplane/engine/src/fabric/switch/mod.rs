@@ -209,6 +209,28 @@ impl<F> Switch<F> {
         self.routes.find(dst, flow_hash)
     }
 
+    /// Whether there is room for a frame that comes by `port` in a lossless class; in a lossy one that is only known when it is there.
+    ///
+    /// # Panics
+    /// If there is no such port.
+    pub fn has_room(&self, port: u16, info: &FrameInfo) -> bool {
+        let priority = usize::from(info.priority & 7);
+        let class = &self.classes[priority];
+        let account = &self.ingress[of(port.into(), priority)].account;
+        !class.lossless
+            || self
+                .pool
+                .fits(account, class.alpha, self.charge(info))
+                .is_some()
+    }
+
+    /// Bytes that a frame takes of the buffer: of whole cells.
+    #[inline(always)]
+    fn charge(&self, info: &FrameInfo) -> u32 {
+        let cells = info.bytes.max(1).div_ceil(self.cell);
+        cells.saturating_mul(self.cell)
+    }
+
     /// A frame has arrived at `port`. It waits for its turn at the port that is given back, or comes back with the reason.
     ///
     /// # Panics
@@ -256,6 +278,7 @@ impl<F> Switch<F> {
         now: Nanos,
     ) -> Result<(), (F, DropReason)> {
         let priority = usize::from(info.priority & 7);
+        let charge = self.charge(info);
         let class = &self.classes[priority];
         let from = of(port.into(), priority);
         let ingress = &mut self.ingress[from];
@@ -276,11 +299,6 @@ impl<F> Switch<F> {
             queue.counters.dropped_bytes += bytes;
             return Err((frame, DropReason::Storm));
         }
-        let charge = info
-            .bytes
-            .max(1)
-            .div_ceil(self.cell)
-            .saturating_mul(self.cell);
         let account = match class.lossless {
             true => &mut ingress.account,
             false => &mut queue.account,
