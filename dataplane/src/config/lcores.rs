@@ -222,10 +222,7 @@ mod tests {
             ("lcore = [0, 1, 0]\n", "lcore = 0: is named twice"),
             ("lcore = [0, 9]\n", "lcore = 9: must be from 0 to 8"),
             ("lcore = [0, -1]\n", "lcore = -1: must be from 0 to 8"),
-            (
-                "lcore = \"all\"\n",
-                "expected a number or a list of numbers",
-            ),
+            ("lcore = \"all\"\n", "must be a number or a list of numbers"),
             (
                 "lcore = [0, 1]\npfc = { mode = \"pfc\" }\n",
                 "has no pauses",
