@@ -16,7 +16,8 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 
 use super::CliError;
-use crate::bench::machine::{Distance, Machine};
+use crate::bench::machine::{Distance, Machine, pin};
+use crate::config::allowed_cpus;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -108,6 +109,14 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
         What::Goals(args) => goals::run(&args),
         What::Plot(args) => plot::run(&args),
         What::Far(args) => two_cores::far(&args),
+    }
+}
+
+/// Pins this thread to the last CPU that it may use: the first has the machine's interrupts, and whoever moves starts with cold caches.
+fn stay_put() {
+    if let Some(&last) = allowed_cpus().last() {
+        // Where it may not be pinned the figures vary more, and say so.
+        pin(last);
     }
 }
 

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::super::table::Table;
 use super::super::{CliError, number_in};
-use super::{Output, failed, look_again, moved, two_cores};
+use super::{Output, failed, look_again, moved, stay_put, two_cores};
 use crate::bench::datapath::{Case, Cost, Datapath, Outcome, Settings};
 use crate::bench::limit;
 use crate::bench::load::{Load, MAX_INLINE, Op};
@@ -81,11 +81,11 @@ pub(super) struct How {
     no_congestion_control: bool,
 
     /// Rounds of a case; the median counts
-    #[arg(long, default_value_t = 5, value_name = "N", value_parser = number_in(1..=1000))]
+    #[arg(long, default_value_t = 15, value_name = "N", value_parser = number_in(1..=1000))]
     rounds: u64,
 
     /// Length of a round in milliseconds
-    #[arg(long, default_value_t = 60, value_name = "MS", value_parser = number_in(1..=60_000))]
+    #[arg(long, default_value_t = 20, value_name = "MS", value_parser = number_in(1..=60_000))]
     round: u64,
 }
 
@@ -185,6 +185,7 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
             .map_err(failed);
     }
     let machine = Machine::look(Some(datapath.has_hugepages()));
+    stay_put();
     let out = &args.output;
     out.say(&machine)?;
     out.say(format_args!(
@@ -274,7 +275,7 @@ fn rates(outcomes: &[Outcome]) -> Table {
             row.push(format!("{:.0} %", 100.0 * cost.share_of_limit));
         }
         row.push(format!("{:.1}", outcome.together_per_s.median / 1e3));
-        let spread = |cost: &Cost| (cost.cycles.max - cost.cycles.min) / cost.cycles.median;
+        let spread = |cost: &Cost| cost.cycles.middle_half() / cost.cycles.median;
         let spread = spread(&outcome.requester).max(spread(&outcome.responder));
         row.push(format!("{:.0} %", 100.0 * spread));
         row.push(outcome.retries.to_string());

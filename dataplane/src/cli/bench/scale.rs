@@ -8,7 +8,7 @@ use serde_json::json;
 use super::super::table::Table;
 use super::super::{CliError, number_in};
 use super::datapath::How;
-use super::{Output, failed};
+use super::{Output, failed, stay_put};
 use crate::bench::datapath::{Case, Datapath};
 use crate::bench::load::{Load, Op};
 use crate::bench::machine::Machine;
@@ -41,6 +41,7 @@ const LOAD: Load = Load {
 pub(super) fn run(args: Args) -> Result<(), CliError> {
     let mut datapath = Datapath::new(args.how.settings()).map_err(failed)?;
     let machine = Machine::look(Some(datapath.has_hugepages()));
+    stay_put();
     let out = &args.output;
     out.say(&machine)?;
     out.say(format_args!(
