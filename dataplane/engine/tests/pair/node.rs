@@ -381,21 +381,40 @@ impl Node {
                     if !self.out.has_room() {
                         return true;
                     }
-                    let queue = &mut self.connection(qp).placing[side as usize];
-                    if queue.front().is_none_or(|p| p.ready_at > now) {
+                    // As a poll loop tells them: runs of what is done at once, anything else by itself.
+                    let (mut run, mut other) = ((0, 0), None);
+                    while other.is_none() {
+                        let queue = &mut self.connection(qp).placing[side as usize];
+                        if queue.front().is_none_or(|p| p.ready_at > now) {
+                            break;
+                        }
+                        let Some(p) = queue.pop_front() else { break };
+                        let outcome = match p.fault {
+                            true => Outcome::Fault,
+                            false => {
+                                let (slices, payload) = (&p.slices, &p.payload);
+                                self.memory
+                                    .carry_out(p.kind, p.opcode, &p.ext, slices, payload)
+                            }
+                        };
+                        match outcome {
+                            Outcome::Done if run.1 == 0 || run.0 == p.epoch => {
+                                run = (p.epoch, run.1 + 1);
+                            }
+                            _ => other = Some((p.epoch, outcome)),
+                        }
+                    }
+                    let (queues, out) = (&mut self.queues, &mut self.out);
+                    if run.1 > 0 {
+                        let (epoch, count) = run;
+                        self.engine.all_placed(qp, epoch, side, count, now, out);
+                    }
+                    if let Some((epoch, outcome)) = other {
+                        self.engine
+                            .placed(qp, epoch, side, outcome, now, queues, out);
+                    } else if run.1 == 0 {
                         break;
                     }
-                    let Some(p) = queue.pop_front() else { break };
-                    let outcome = if p.fault {
-                        Outcome::Fault
-                    } else {
-                        let (slices, payload) = (&p.slices, &p.payload);
-                        self.memory
-                            .carry_out(p.kind, p.opcode, &p.ext, slices, payload)
-                    };
-                    let (queues, out) = (&mut self.queues, &mut self.out);
-                    self.engine
-                        .placed(qp, p.epoch, side, outcome, now, queues, out);
                     any = true;
                 }
             }
