@@ -70,6 +70,20 @@ fn an_empty_socket_variable_is_as_good_as_none() {
 }
 
 #[test]
+fn an_unknown_icrc_kernel_is_refused_at_the_start() {
+    let output = Command::new(env!("CARGO_BIN_EXE_roceline"))
+        .args(["nic", "--preset", "pair"])
+        .env("ROCELINE_ICRC", "fast")
+        .output()
+        .expect("the program runs");
+    assert_eq!(output.status.code(), Some(1));
+    let stderr = text(&output.stderr);
+    for part in ["ROCELINE_ICRC", "`fast`", "vpclmulqdq-256", "portable"] {
+        assert!(stderr.contains(part), "no {part:?} in {stderr}");
+    }
+}
+
+#[test]
 fn help_teaches() {
     for (arguments, says) in [
         (

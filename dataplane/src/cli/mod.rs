@@ -35,6 +35,7 @@ use std::process::ExitCode;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
+use roceline_engine::wire::icrc::KernelError;
 
 use crate::config::ConfigError;
 use crate::control::client::ClientError;
@@ -139,6 +140,8 @@ enum CliError {
     File { path: PathBuf, source: io::Error },
     #[error(transparent)]
     Capture(#[from] capture::CaptureError),
+    #[error("ROCELINE_ICRC: {0}")]
+    Icrc(#[from] KernelError),
     #[error("{0} of the checks failed; each says how to mend it")]
     Unhealthy(usize),
 }

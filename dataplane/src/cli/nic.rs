@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
+use roceline_engine::wire::icrc::Kernel;
 
 use super::{CliError, socket};
 use crate::config::{self, Config, ConfigError, Preset};
@@ -60,6 +61,8 @@ pub(super) fn run(args: Args, socket: Option<PathBuf>, verbosity: u8) -> Result<
     if let Some(argument) = &args.worker {
         return work(argument, &args, socket, verbosity);
     }
+    // A worker would only take the fastest.
+    Kernel::from_env()?;
     let (mut config, text, name) = match &args.config {
         Some(path) => {
             let (config, text) = Config::load(path)?;
