@@ -146,10 +146,12 @@ pub(super) fn leave_to_lcores(config: &Config) {
     }
 }
 
+type Handle = JoinHandle<Result<(), DaemonError>>;
+
 /// The polling threads of a daemon. Dropping it stops them, too.
 pub(super) struct Polling {
     stop: Arc<AtomicBool>,
-    threads: Vec<(Arc<LcoreWake>, JoinHandle<Result<(), DaemonError>>)>,
+    threads: Vec<(Arc<LcoreWake>, Handle)>,
     watchdogs: Vec<Watchdog>,
 }
 

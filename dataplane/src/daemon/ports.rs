@@ -158,7 +158,7 @@ pub(super) fn nics(
                     owner: part.number,
                     owner_bits: part.bits,
                     congestion: info.congestion.now().congestion,
-                    seed: u64::from(part.number) << 32 | u64::from(info.index) + 1,
+                    seed: (u64::from(part.number) << 32) | (u64::from(info.index) + 1),
                 },
             }
         };

@@ -292,8 +292,11 @@ impl Fabric {
     /// Asks for these events. False if there is something to be done already.
     pub fn arm(&mut self) -> bool {
         // All of them: what was not asked for would not come.
-        let ports = self.ports.iter_mut();
-        ports.fold(true, |quiet, port| port.arm() && quiet)
+        let mut quiet = true;
+        for port in &mut self.ports {
+            quiet &= port.arm();
+        }
+        quiet
     }
 
     /// Ends what [`Fabric::arm`] began.

@@ -117,7 +117,7 @@ impl Ticks {
         if ticks >= self.span {
             return self.look();
         }
-        self.given = self.nanos + (ticks * self.rate >> 32);
+        self.given = self.nanos + ((ticks * self.rate) >> 32);
         self.given
     }
 
@@ -129,7 +129,7 @@ impl Ticks {
         if self.constant && (ENOUGH..1 << 40).contains(&ticks) {
             let rate = (u128::from(machine - self.machine) << 32) / u128::from(ticks);
             // What was given too much is made up for until the next look.
-            let next = (u128::from(SPAN) * rate >> 32) as u64;
+            let next = ((u128::from(SPAN) * rate) >> 32) as u64;
             let ahead = (self.given - machine).min(next / 2);
             self.rate = ((u128::from(next - ahead) << 32) / u128::from(SPAN)) as u64;
             self.span = SPAN;

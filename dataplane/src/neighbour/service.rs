@@ -120,8 +120,11 @@ impl Unsent {
             network: Arc::clone(network),
         };
         // All of them, also when one takes it and the next does not: to hear of it again is no harm.
-        let serving = lcores.serving(nic).iter();
-        if serving.fold(true, |told, &lcore| tell(lcores, lcore, command()) && told) {
+        let mut told = true;
+        for &lcore in lcores.serving(nic) {
+            told &= tell(lcores, lcore, command());
+        }
+        if told {
             self.0.remove(&key);
         } else if self.0.len() < LIMIT || self.0.contains_key(&key) {
             self.0.insert(key, moved);

@@ -172,8 +172,9 @@ pub fn packets(family: &str, len: usize) -> Vec<Way> {
         Way::new("headers, copy, ICRC, burst", BURST, move || {
             seals.clear();
             for (i, frame) in to_build.iter_mut().enumerate() {
+                let bytes: *mut [u8] = &raw mut **frame;
                 // SAFETY: the frame is never freed, and `seals` is cleared before it is borrowed again.
-                let frame: &'static mut [u8] = unsafe { &mut *(&raw mut **frame) };
+                let frame: &'static mut [u8] = unsafe { &mut *bytes };
                 seals.extend(builder.build(black_box(&desc), i as u16, frame, part(i)));
             }
             seal_burst(&mut seals);

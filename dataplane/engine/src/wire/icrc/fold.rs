@@ -63,6 +63,7 @@ pub(super) trait Vector: Copy {
     /// Each lane moved ahead by the distance of `keys`, with `other` added.
     #[inline(always)]
     unsafe fn fold(self, keys: Self, other: Self) -> Self {
+        // SAFETY: the caller's promise; keys are tables as long as the widest vector.
         unsafe {
             self.multiply::<0x00>(keys)
                 .xor(self.multiply::<0x11>(keys))
@@ -155,11 +156,13 @@ static REDUCTION: [[u64; 8]; 2] = [
 
 #[inline(always)]
 pub(super) unsafe fn load_keys<V: Vector>(keys: &[u64]) -> V {
+    // SAFETY: the caller's promise; keys are tables as long as the widest vector.
     unsafe { V::load(keys.as_ptr().cast()) }
 }
 
 #[inline(always)]
 unsafe fn take<V: Vector, const COPY: bool>(from: *const u8, to: *mut u8, at: usize) -> V {
+    // SAFETY: the caller's promise; keys are tables as long as the widest vector.
     unsafe {
         let vector = V::load(from.add(at));
         if COPY {
@@ -241,6 +244,7 @@ unsafe fn tail<V: Vector, const COPY: bool>(
     mut at: usize,
     len: usize,
 ) -> V::Block {
+    // SAFETY: the caller's promise; keys are tables as long as the widest vector.
     unsafe {
         while len - at >= 16 {
             let next = take::<V::Block, COPY>(from, to, at);
@@ -289,6 +293,7 @@ pub(super) unsafe fn few<const COPY: bool>(from: *const u8, to: *mut u8, len: us
 /// `start` must be good for reads of [`Family::span`] bytes, and the CPU must have the instructions of `V`.
 #[inline(always)]
 unsafe fn headers<V: Vector>(start: *const u8, family: Family) -> V::Block {
+    // SAFETY: the caller's promise; keys are tables as long as the widest vector.
     unsafe {
         match family {
             Family::V4 => {
@@ -331,6 +336,7 @@ unsafe fn headers<V: Vector>(start: *const u8, family: Family) -> V::Block {
 /// The registers of as many blocks as a vector has lanes, in the third word of each lane.
 #[inline(always)]
 pub(super) unsafe fn reduce<V: Vector>(blocks: V) -> V {
+    // SAFETY: the caller's promise; keys are tables as long as the widest vector.
     unsafe {
         let first: V = load_keys(&REDUCTION[0]);
         let second: V = load_keys(&REDUCTION[1]);

@@ -2,6 +2,11 @@
 //! and tails fill whole vectors, and the chains of multiplications run beside each other. Packets must be alike in all
 //! their lengths. Long packets have nothing to gain here: what [`super::fold`] does once for each of them no longer counts.
 
+#![allow(
+    clippy::needless_range_loop,
+    reason = "an index is the number of a lane or packet, and goes into several arrays and closures at once"
+)]
+
 use super::fold::{Vector, few, load_keys, reduce};
 use super::header::{self, Family};
 use super::polynomial::keys;

@@ -203,7 +203,7 @@ impl Shape {
         };
         Some(Shape {
             lengths: u64::from(len) << 32 | u64::from(ready),
-            kind: kind | pad_len(payload) as u32 | u32::from(copies) * Shape::COPIES,
+            kind: kind | pad_len(payload) as u32 | (u32::from(copies) * Shape::COPIES),
         })
     }
 

@@ -13,10 +13,12 @@ impl Vector for __m128i {
 
     #[inline(always)]
     unsafe fn load(from: *const u8) -> Self {
+        // SAFETY: the caller's promise: the CPU has the instruction, and pointers are good for a vector.
         unsafe { _mm_loadu_si128(from.cast()) }
     }
     #[inline(always)]
     unsafe fn store(self, to: *mut u8) {
+        // SAFETY: the caller's promise: the CPU has the instruction, and pointers are good for a vector.
         unsafe { _mm_storeu_si128(to.cast(), self) }
     }
     #[inline(always)]
@@ -25,22 +27,27 @@ impl Vector for __m128i {
     }
     #[inline(always)]
     unsafe fn zero() -> Self {
+        // SAFETY: the caller's promise: the CPU has the instruction, and pointers are good for a vector.
         unsafe { _mm_setzero_si128() }
     }
     #[inline(always)]
     unsafe fn xor(self, other: Self) -> Self {
+        // SAFETY: the caller's promise: the CPU has the instruction, and pointers are good for a vector.
         unsafe { _mm_xor_si128(self, other) }
     }
     #[inline(always)]
     unsafe fn or(self, other: Self) -> Self {
+        // SAFETY: the caller's promise: the CPU has the instruction, and pointers are good for a vector.
         unsafe { _mm_or_si128(self, other) }
     }
     #[inline(always)]
     unsafe fn multiply<const HALVES: i32>(self, other: Self) -> Self {
+        // SAFETY: the caller's promise: the CPU has the instruction, and pointers are good for a vector.
         unsafe { _mm_clmulepi64_si128::<HALVES>(self, other) }
     }
     #[inline(always)]
     unsafe fn high(self) -> Self {
+        // SAFETY: the caller's promise: the CPU has the instruction, and pointers are good for a vector.
         unsafe { _mm_srli_si128::<8>(self) }
     }
     #[inline(always)]
@@ -70,38 +77,47 @@ impl Vector for __m256i {
 
     #[inline(always)]
     unsafe fn load(from: *const u8) -> Self {
+        // SAFETY: the caller's promise: the CPU has the instruction, and pointers are good for a vector.
         unsafe { _mm256_loadu_si256(from.cast()) }
     }
     #[inline(always)]
     unsafe fn store(self, to: *mut u8) {
+        // SAFETY: the caller's promise: the CPU has the instruction, and pointers are good for a vector.
         unsafe { _mm256_storeu_si256(to.cast(), self) }
     }
     #[inline(always)]
     unsafe fn join([low, high, ..]: [__m128i; 4]) -> Self {
+        // SAFETY: the caller's promise: the CPU has the instruction, and pointers are good for a vector.
         unsafe { _mm256_set_m128i(high, low) }
     }
     #[inline(always)]
     unsafe fn zero() -> Self {
+        // SAFETY: the caller's promise: the CPU has the instruction, and pointers are good for a vector.
         unsafe { _mm256_setzero_si256() }
     }
     #[inline(always)]
     unsafe fn xor(self, other: Self) -> Self {
+        // SAFETY: the caller's promise: the CPU has the instruction, and pointers are good for a vector.
         unsafe { _mm256_xor_si256(self, other) }
     }
     #[inline(always)]
     unsafe fn or(self, other: Self) -> Self {
+        // SAFETY: the caller's promise: the CPU has the instruction, and pointers are good for a vector.
         unsafe { _mm256_or_si256(self, other) }
     }
     #[inline(always)]
     unsafe fn multiply<const HALVES: i32>(self, other: Self) -> Self {
+        // SAFETY: the caller's promise: the CPU has the instruction, and pointers are good for a vector.
         unsafe { _mm256_clmulepi64_epi128::<HALVES>(self, other) }
     }
     #[inline(always)]
     unsafe fn high(self) -> Self {
+        // SAFETY: the caller's promise: the CPU has the instruction, and pointers are good for a vector.
         unsafe { _mm256_srli_si256::<8>(self) }
     }
     #[inline(always)]
     unsafe fn transpose([a, b, c, d]: [Self; 4]) -> [Self; 4] {
+        // SAFETY: the caller's promise: the CPU has the instruction, and pointers are good for a vector.
         unsafe {
             let low = _mm256_permute2x128_si256::<0x20>(a, b);
             let high = _mm256_permute2x128_si256::<0x31>(a, b);
@@ -110,14 +126,17 @@ impl Vector for __m256i {
     }
     #[inline(always)]
     unsafe fn last(self) -> __m128i {
+        // SAFETY: the caller's promise: the CPU has the instruction, and pointers are good for a vector.
         unsafe { _mm256_extracti128_si256::<1>(self) }
     }
     #[inline(always)]
     unsafe fn with_last(self, block: __m128i) -> Self {
+        // SAFETY: the caller's promise: the CPU has the instruction, and pointers are good for a vector.
         unsafe { _mm256_inserti128_si256::<1>(self, block) }
     }
     #[inline(always)]
     unsafe fn sum(self) -> __m128i {
+        // SAFETY: the caller's promise: the CPU has the instruction, and pointers are good for a vector.
         unsafe { _mm_xor_si128(_mm256_castsi256_si128(self), self.last()) }
     }
 }
@@ -131,14 +150,17 @@ impl Vector for __m512i {
 
     #[inline(always)]
     unsafe fn load(from: *const u8) -> Self {
+        // SAFETY: the caller's promise: the CPU has the instruction, and pointers are good for a vector.
         unsafe { _mm512_loadu_si512(from.cast()) }
     }
     #[inline(always)]
     unsafe fn store(self, to: *mut u8) {
+        // SAFETY: the caller's promise: the CPU has the instruction, and pointers are good for a vector.
         unsafe { _mm512_storeu_si512(to.cast(), self) }
     }
     #[inline(always)]
     unsafe fn join([a, b, c, d]: [__m128i; 4]) -> Self {
+        // SAFETY: the caller's promise: the CPU has the instruction, and pointers are good for a vector.
         unsafe {
             let (low, high) = (_mm256_set_m128i(b, a), _mm256_set_m128i(d, c));
             _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)
@@ -146,26 +168,32 @@ impl Vector for __m512i {
     }
     #[inline(always)]
     unsafe fn zero() -> Self {
+        // SAFETY: the caller's promise: the CPU has the instruction, and pointers are good for a vector.
         unsafe { _mm512_setzero_si512() }
     }
     #[inline(always)]
     unsafe fn xor(self, other: Self) -> Self {
+        // SAFETY: the caller's promise: the CPU has the instruction, and pointers are good for a vector.
         unsafe { _mm512_xor_si512(self, other) }
     }
     #[inline(always)]
     unsafe fn or(self, other: Self) -> Self {
+        // SAFETY: the caller's promise: the CPU has the instruction, and pointers are good for a vector.
         unsafe { _mm512_or_si512(self, other) }
     }
     #[inline(always)]
     unsafe fn multiply<const HALVES: i32>(self, other: Self) -> Self {
+        // SAFETY: the caller's promise: the CPU has the instruction, and pointers are good for a vector.
         unsafe { _mm512_clmulepi64_epi128::<HALVES>(self, other) }
     }
     #[inline(always)]
     unsafe fn high(self) -> Self {
+        // SAFETY: the caller's promise: the CPU has the instruction, and pointers are good for a vector.
         unsafe { _mm512_bsrli_epi128::<8>(self) }
     }
     #[inline(always)]
     unsafe fn transpose([a, b, c, d]: [Self; 4]) -> [Self; 4] {
+        // SAFETY: the caller's promise: the CPU has the instruction, and pointers are good for a vector.
         unsafe {
             let even_ab = _mm512_shuffle_i64x2::<0b10_00_10_00>(a, b); // a0 a2 b0 b2
             let odd_ab = _mm512_shuffle_i64x2::<0b11_01_11_01>(a, b);
@@ -181,14 +209,17 @@ impl Vector for __m512i {
     }
     #[inline(always)]
     unsafe fn last(self) -> __m128i {
+        // SAFETY: the caller's promise: the CPU has the instruction, and pointers are good for a vector.
         unsafe { _mm512_extracti32x4_epi32::<3>(self) }
     }
     #[inline(always)]
     unsafe fn with_last(self, block: __m128i) -> Self {
+        // SAFETY: the caller's promise: the CPU has the instruction, and pointers are good for a vector.
         unsafe { _mm512_inserti32x4::<3>(self, block) }
     }
     #[inline(always)]
     unsafe fn sum(self) -> __m128i {
+        // SAFETY: the caller's promise: the CPU has the instruction, and pointers are good for a vector.
         unsafe {
             let high = _mm512_extracti64x4_epi64::<1>(self);
             _mm256_xor_si256(_mm512_castsi512_si256(self), high).sum()
@@ -197,6 +228,7 @@ impl Vector for __m512i {
     /// The sum of three in one instruction.
     #[inline(always)]
     unsafe fn fold(self, keys: Self, other: Self) -> Self {
+        // SAFETY: the caller's promise: the CPU has the instruction, and pointers are good for a vector.
         unsafe {
             let (low, high) = (self.multiply::<0x00>(keys), self.multiply::<0x11>(keys));
             _mm512_ternarylogic_epi64::<0x96>(low, high, other)
@@ -214,12 +246,14 @@ macro_rules! kernel {
 
             #[inline(always)]
             unsafe fn block(value: u128) -> Block {
+                // SAFETY: the caller's promise: the CPU has the instruction, and pointers are good for a vector.
                 unsafe { Block::load((&raw const value).cast()) }
             }
 
             #[inline(always)]
             unsafe fn value(block: Block) -> u128 {
                 let mut value = 0u128;
+                // SAFETY: the caller's promise: the CPU has the instruction, and pointers are good for a vector.
                 unsafe { block.store((&raw mut value).cast()) };
                 value
             }

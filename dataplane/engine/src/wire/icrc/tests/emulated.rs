@@ -31,11 +31,13 @@ where
 
     unsafe fn load(from: *const u8) -> Self {
         Lanes(core::array::from_fn(|i| {
+            // SAFETY: the caller's promise, lane by lane.
             u128::from_le_bytes(unsafe { from.add(16 * i).cast::<[u8; 16]>().read() })
         }))
     }
     unsafe fn store(self, to: *mut u8) {
         for (i, lane) in self.0.into_iter().enumerate() {
+            // SAFETY: the caller's promise, lane by lane.
             unsafe { to.add(16 * i).cast::<[u8; 16]>().write(lane.to_le_bytes()) };
         }
     }
@@ -98,6 +100,7 @@ macro_rules! emulated {
             append: {
                 unsafe fn append(before: u128, from: *const u8, len: usize) -> u128 {
                     let to = core::ptr::null_mut();
+                    // SAFETY: the caller's promise, lane by lane.
                     unsafe {
                         fold::append::<Lanes<$lanes>, false>(Lanes([before]), from, to, len).0[0]
                     }
@@ -106,6 +109,7 @@ macro_rules! emulated {
             },
             copy: {
                 unsafe fn copy(before: u128, from: *const u8, to: *mut u8, len: usize) -> u128 {
+                    // SAFETY: the caller's promise, lane by lane.
                     unsafe {
                         fold::append::<Lanes<$lanes>, true>(Lanes([before]), from, to, len).0[0]
                     }
@@ -114,18 +118,21 @@ macro_rules! emulated {
             },
             registers: {
                 unsafe fn registers(blocks: &Blocks, count: usize) -> [u32; BATCH] {
+                    // SAFETY: the caller's promise, lane by lane.
                     unsafe { fold::registers::<Lanes<$lanes>>(blocks, count) }
                 }
                 registers
             },
             check: {
                 unsafe fn check(checks: &[Check<'_>]) -> u64 {
+                    // SAFETY: the caller's promise, lane by lane.
                     unsafe { fold::check::<Lanes<$lanes>>(checks) }
                 }
                 check
             },
             seal: {
                 unsafe fn seal(seals: &mut [Seal<'_>]) {
+                    // SAFETY: the caller's promise, lane by lane.
                     unsafe { fold::seal::<Lanes<$lanes>>(seals) }
                 }
                 seal

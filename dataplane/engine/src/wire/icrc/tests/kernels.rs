@@ -118,8 +118,8 @@ fn all_places_of_a_batch() {
                 })
                 .collect();
             let got = kernel.finish_batch(&states);
-            for i in 0..count {
-                assert_eq!(got[i], crc32(part(i)), "{kernel:?}: {i} of {count}");
+            for (i, &got) in got.iter().enumerate().take(count) {
+                assert_eq!(got, crc32(part(i)), "{kernel:?}: {i} of {count}");
             }
         }
     }
