@@ -23,8 +23,11 @@ sample() {
     printf '{"name":"%s","unit":"%s","value":%s,"round":%s}\n' "$1" "$2" "$3" "$round" >>"$samples"
 }
 
-# The machine, as `roceline bench machine` sees it, and how far the CPUs are from each other: near or far.
-machine() { "$roceline" bench machine --json; }
+# The two CPUs that matter: that of the programs and that of the daemon.
+last=$(($(nproc) - 1))
+between=0,$last
+# The machine, as `roceline bench machine` sees it from these two, and how far they are from each other: near or far.
+machine() { taskset -c "$between" "$roceline" bench machine --json; }
 distance() { awk '/"near"/ { print /true/ ? "near" : "far" }' "$1"; }
 
 # keep_rounds BEFORE AFTER: takes out the samples of a round in which the CPUs moved, and says so.
@@ -74,16 +77,26 @@ start_daemon() {
     "$roceline" wait --timeout 20 >/dev/null || { cat "$work/daemon.log" >&2; die "the daemon did not start"; }
 }
 
-# pair OUTPUT PROGRAM ARGUMENTS...: a server on roce0, a client on roce1; the client's output. perftest's way of naming devices and ports.
-next_port=18500
+# take_port: sets $port to one that nobody listens on and that was not taken before. Counted in a file, as callers are often in subshells.
+echo 18500 >"$work/port"
+take_port() {
+    port=$(cat "$work/port")
+    while port=$((port + 1)); listening "$port"; do :; done
+    echo "$port" >"$work/port"
+}
+
+# pair PROGRAM ARGUMENTS...: a server on roce0, a client on roce1; the client's output. perftest's way of naming devices and ports.
+# Both are on the CPUs of $programs, less those on which the daemon polls if others are left.
+programs=0
 pair() {
-    local program=$1 server
+    local program=$1 server port
+    local run=(timeout 60 taskset -c "$programs" "$roceline" run --)
     shift
-    next_port=$((next_port + 1))
-    timeout 60 "$roceline" run -- "$program" -d roce0 -F -p $next_port "$@" >"$work/server" 2>&1 &
+    take_port
+    "${run[@]}" "$program" -d roce0 -F -p $port "$@" >"$work/server" 2>&1 &
     server=$!
-    wait_until 10 listening $next_port || { warn "$program does not listen"; cat "$work/server" >&2; }
-    timeout 60 "$roceline" run -- "$program" -d roce1 -F -p $next_port "$@" 127.0.0.1 2>"$work/client.err" >"$work/client" || {
+    wait_until 10 listening $port || { warn "$program does not listen"; cat "$work/server" >&2; }
+    "${run[@]}" "$program" -d roce1 -F -p $port "$@" 127.0.0.1 2>"$work/client.err" >"$work/client" || {
         warn "$program failed: $(tail -2 "$work/client" "$work/client.err" 2>/dev/null)"
         kill $server 2>/dev/null || true
     }
