@@ -281,13 +281,13 @@ impl State {
         let Some(mut rest) = span.filter(|span| self.swapped.first_in(*span).is_some()) else {
             return;
         };
-        while let Some(idle) = self.regions.first_idle(rest) {
+        'idle: while let Some(idle) = self.regions.first_idle(rest) {
             let mut part = idle;
             while let Some(shared) = self.swapped.first_in(part) {
                 self.make_private(shared, None);
                 // Pages that are pinned by now stay where they are.
                 if pins::seen() {
-                    return;
+                    break 'idle;
                 }
                 part.start = shared.end;
             }
@@ -301,7 +301,11 @@ impl State {
     /// of pinned pages.
     fn make_private(&mut self, span: Span, writers: Option<&Writers>) -> bool {
         let objects = object::all();
-        self.collect(|vma| objects.of(vma).is_some());
+        // Without all of them (no descriptor is free to read the maps, say) there would seem to be nothing to copy, and the pages
+        // that go below would still be the program's.
+        if !self.collect(|vma| objects.of(vma).is_some()) {
+            return false;
+        }
         let own = match writers {
             Some(_) => None,
             None if pins::any_but_maps() => return false,

@@ -172,37 +172,41 @@ fn open_by_fd(vma: &Vma) -> Option<c_int> {
     found
 }
 
-/// Calls `f` for each open descriptor until it says no.
-pub fn each_fd(mut f: impl FnMut(c_int) -> bool) {
+/// Calls `f` for each open descriptor until it says no. False if they cannot be read.
+pub fn each_fd(mut f: impl FnMut(c_int) -> bool) -> bool {
     let dir = sys::open(c"/proc/self/fd", libc::O_RDONLY | libc::O_DIRECTORY);
     if dir < 0 {
-        return;
+        return false;
     }
     let mut entries = [0u8; 4096];
-    'all: loop {
+    let whole = 'all: loop {
         let n = sys::getdents(dir, &mut entries);
-        let Ok(n @ 1..) = usize::try_from(n) else {
-            break;
+        let Ok(n) = usize::try_from(n) else {
+            break false;
         };
+        if n == 0 {
+            break true;
+        }
         // struct linux_dirent64: d_ino, d_off (8 each), d_reclen (2), d_type (1), d_name.
         let mut at = 0;
         while at + 19 <= n {
             let len = usize::from(u16::from_ne_bytes([entries[at + 16], entries[at + 17]]));
             if len < 20 || at + len > n {
-                break 'all;
+                break 'all false;
             }
             let name = &entries[at + 19..at + len];
             let digits = name.iter().take_while(|b| b.is_ascii_digit()).count();
             let number = std::str::from_utf8(&name[..digits]).ok();
             if let Some(fd) = number.and_then(|t| t.parse().ok()) {
                 if fd != dir && !f(fd) {
-                    break 'all;
+                    break 'all true;
                 }
             }
             at += len;
         }
-    }
+    };
     sys::close(dir);
+    whole
 }
 
 /// A path in place.

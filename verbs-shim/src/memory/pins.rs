@@ -15,28 +15,26 @@ use crate::sys;
 static SEEN: AtomicBool = AtomicBool::new(false);
 
 /// Whether there is such a sign. To be asked before each change, and before a userfaultfd of ours exists: a ring may have been
-/// made since the last look.
+/// made since the last look. Where no look is possible, as no descriptor is free, there may be one.
 pub fn any() -> bool {
-    if !seen() {
-        maps::each(|vma, _| {
+    let looked = seen()
+        || maps::each(|vma, _| {
             note(vma);
             !seen()
         });
-    }
-    any_but_maps()
+    !looked || any_but_maps()
 }
 
 /// The same where each mapping was noted just now.
 pub fn any_but_maps() -> bool {
-    if !seen() {
-        object::each_fd(|fd| {
+    let looked = seen()
+        || object::each_fd(|fd| {
             if pins(fd) {
                 SEEN.store(true, Ordering::Relaxed);
             }
             !seen()
         });
-    }
-    seen()
+    !looked || seen()
 }
 
 /// Takes note of a mapping that is a sign.
