@@ -122,6 +122,7 @@ fn build_packet(nic: &mut Nic, shared: &mut Shared, desc: &TxDesc, slices: &[Mem
     // Behind a packet of the same QP that waits for its payload.
     let late = qp.tx_waiting > 0;
     let mut plan = Plan {
+        qp: desc.qp,
         header_len,
         len: payload,
         source: None,
@@ -209,6 +210,8 @@ fn fetch_now(mrs: &[Option<Mr>], slices: &[MemSlice], payload: &mut [u8]) -> boo
 /// How a packet that was built is finished.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
+    /// Whose packet counts it is in.
+    qp: QpId,
     header_len: usize,
     /// Bytes of payload.
     len: usize,
@@ -258,8 +261,10 @@ fn send_built(nic: &mut Nic, shared: &mut Shared) {
     for (mbuf, plan) in shared.built.drain().zip(shared.plans.drain(..)) {
         if let Some((_, Some(mark))) = plan.source {
             if !mark.is_alive() {
-                // As if it were lost on the way: when it is sent again, its payload is fetched through the kernel.
+                // The program cut the object while it was read. As if the packet were lost on the way: if it is sent again, its payload
+                // is fetched through the kernel.
                 nic.counts.tx_memory_overrun += 1;
+                uncount(nic, plan.qp, mbuf.len() as u64);
                 continue;
             }
         }
@@ -267,11 +272,22 @@ fn send_built(nic: &mut Nic, shared: &mut Shared) {
         if queue(nic, &shared.pool, mbuf) {
             packets += 1;
             bytes += len;
+        } else {
+            uncount(nic, plan.qp, len);
         }
     }
     let counters = nic.engine.counters_mut();
     counters.rdma_tx_packets += packets;
     counters.rdma_tx_bytes += bytes;
+}
+
+/// A packet that was counted when it was built is not sent.
+#[cold]
+fn uncount(nic: &mut Nic, id: QpId, len: u64) {
+    if let Some(qp) = nic.qps.get_mut(id) {
+        qp.packets.tx -= 1;
+        qp.packets.tx_bytes -= len;
+    }
 }
 
 /// Stores the ICRC and queues the packet for the port.

@@ -95,13 +95,26 @@ struct Ticks {
 const SPAN: u64 = 1 << 23;
 /// Ticks after which the rate is known well enough: looking at both clocks takes 50 ns, which is one part in ten thousand.
 const ENOUGH: u64 = 1 << 21;
+/// Ticks within which both clocks must have been looked at to be of the same moment. A thread that loses its CPU in between has
+/// two readings that tell nothing of each other, and a rate from them would be wrong by any factor.
+const TOGETHER: u64 = 1 << 12;
+/// How often a clock that begins tries to look at both together.
+const TRIES: usize = 1000;
 
 impl Ticks {
     fn new() -> Ticks {
+        let look = || {
+            let before = tsc();
+            (before, Instant::now(), tsc())
+        };
+        let together =
+            |&(before, _, after): &(u64, Instant, u64)| after.wrapping_sub(before) < TOGETHER;
+        let found = (0..TRIES).map(|_| look()).find(together);
+        let (tsc, start, _) = found.unwrap_or_else(look);
         Ticks {
-            start: Instant::now(),
-            constant: is_constant(),
-            tsc: tsc(),
+            start,
+            constant: is_constant() && found.is_some(),
+            tsc,
             machine: 0,
             nanos: 0,
             rate: 0,
@@ -117,27 +130,42 @@ impl Ticks {
         if ticks >= self.span {
             return self.look();
         }
-        self.given = self.nanos + ((ticks * self.rate) >> 32);
+        self.after(ticks)
+    }
+
+    /// So many ticks after the last look. Counters of two CPUs may differ: what was given once is not taken back.
+    #[inline]
+    fn after(&mut self, ticks: u64) -> u64 {
+        self.given = self.given.max(self.nanos + ((ticks * self.rate) >> 32));
         self.given
     }
 
     #[cold]
     fn look(&mut self) -> u64 {
-        let (machine, tsc) = (self.start.elapsed().as_nanos() as u64, tsc());
+        let before = tsc();
+        let machine = self.start.elapsed().as_nanos() as u64;
+        self.seen(before, machine, tsc())
+    }
+
+    /// The machine's clock was looked at between two looks at the counter.
+    fn seen(&mut self, before: u64, machine: u64, after: u64) -> u64 {
         self.given = self.given.max(machine);
-        let ticks = tsc.wrapping_sub(self.tsc);
-        if self.constant && (ENOUGH..1 << 40).contains(&ticks) {
+        let ticks = before.wrapping_sub(self.tsc);
+        if ticks >= 1 << 40 {
+            // Nobody has asked for minutes, or the counter is another CPU's.
+            self.span = 0;
+            (self.tsc, self.machine, self.nanos) = (before, machine, self.given);
+        } else if after.wrapping_sub(before) >= TOGETHER {
+            // The next call looks again.
+            self.span = 0;
+        } else if self.constant && ticks >= ENOUGH {
             let rate = (u128::from(machine - self.machine) << 32) / u128::from(ticks);
             // What was given too much is made up for until the next look.
             let next = ((u128::from(SPAN) * rate) >> 32) as u64;
             let ahead = (self.given - machine).min(next / 2);
             self.rate = ((u128::from(next - ahead) << 32) / u128::from(SPAN)) as u64;
             self.span = SPAN;
-            (self.tsc, self.machine, self.nanos) = (tsc, machine, self.given);
-        } else if ticks >= 1 << 40 {
-            // Nobody has asked for minutes, or the counter is another CPU's.
-            self.span = 0;
-            (self.tsc, self.machine, self.nanos) = (tsc, machine, self.given);
+            (self.tsc, self.machine, self.nanos) = (before, machine, self.given);
         }
         self.given
     }
@@ -188,6 +216,41 @@ mod tests {
         }
         assert!(worst < 100_000, "{worst} ns off");
         assert_eq!(ticks.span, if is_constant() { SPAN } else { 0 });
+    }
+
+    /// A clock whose counter was 0 at the start, and of which so many ticks are a nanosecond.
+    fn begun(ticks: u64) -> Ticks {
+        let mut clock = Ticks::new();
+        (clock.constant, clock.tsc) = (true, 0);
+        assert_eq!(
+            clock.seen(2 * ENOUGH, 2 * ENOUGH / ticks, 2 * ENOUGH + 50),
+            2 * ENOUGH / ticks
+        );
+        assert_eq!(clock.span, SPAN);
+        clock
+    }
+
+    #[test]
+    fn two_looks_with_a_pause_between_them_set_no_rate() {
+        const TICKS: u64 = 4;
+        let mut clock = begun(TICKS);
+        let rate = clock.rate;
+        let tick = 2 * ENOUGH + SPAN;
+        // 50 ms elsewhere, right before the machine's clock is read: by these two readings time runs twenty times as fast.
+        let late = tick / TICKS + 50 * MS;
+        assert_eq!(clock.seen(tick, late, tick + 50 * MS * TICKS), late);
+        assert_eq!((clock.rate, clock.span), (rate, 0));
+        let tick = tick + 51 * MS * TICKS;
+        assert_eq!(clock.seen(tick, tick / TICKS, tick + 50), tick / TICKS);
+        assert_eq!((clock.rate, clock.span), (rate, SPAN));
+    }
+
+    #[test]
+    fn a_counter_that_is_behind_takes_no_time_back() {
+        let mut clock = begun(4);
+        let given = clock.after(1000);
+        assert_eq!(clock.after(10), given);
+        assert!(clock.after(2000) > given);
     }
 
     #[test]

@@ -26,14 +26,15 @@ pub fn drain(nic: &mut Nic, shared: &mut Shared) {
     while !shared.out.is_empty() || !shared.placed.is_empty() || !shared.fetched.is_empty() {
         carry_out(nic, shared);
         let mut told = 0;
-        while let Some(&placed) = shared.placed.get(told) {
+        while let Some(placed) = shared.placed.get_mut(told) {
             let Placed {
                 outcome,
-                count,
                 qp,
                 epoch,
                 side,
-            } = placed;
+                ..
+            } = *placed;
+            let count = std::mem::take(&mut placed.count);
             told += 1;
             let (now, out) = (shared.now, &mut shared.out);
             match outcome {

@@ -279,7 +279,8 @@ impl Placed {
     pub fn note(all: &mut Vec<Placed>, outcome: Outcome, place: &Place) {
         if let (Some(last), Outcome::Done) = (all.last_mut(), outcome) {
             let same = last.qp == place.qp && last.epoch == place.epoch && last.side == place.side;
-            if same && last.outcome == Outcome::Done {
+            // One that counts nothing was told already.
+            if same && last.outcome == Outcome::Done && last.count > 0 {
                 last.count += 1;
                 return;
             }
@@ -351,5 +352,10 @@ mod tests {
         let counts: Vec<u32> = all.iter().map(|placed| placed.count).collect();
         assert_eq!(counts, [3, 1, 1, 1, 1, 2]);
         assert_eq!(all[1].outcome, value);
+        // What was told is not added to.
+        all[5].count = 0;
+        Placed::note(&mut all, done, &place(2, 1, ours));
+        assert_eq!(all.len(), 7);
+        assert_eq!((all[5].count, all[6].count), (0, 1));
     }
 }

@@ -261,11 +261,17 @@ impl Effects {
         self.head = self.head.wrapping_add(1);
     }
 
+    /// Of all entries, oldest first. They go on from 2^32 - 1 to 0.
+    fn indices(&self) -> impl Iterator<Item = u32> + use<> {
+        let head = self.head;
+        (0..self.tail.wrapping_sub(head)).map(move |i| head.wrapping_add(i))
+    }
+
     /// The completion of the receive request that the message has taken in which the FIFO begins, if it is there. In UC
     /// that message may be broken, and others without a receive request have ended behind it; the next that needed one
     /// was given this.
     fn take_end(&mut self) -> Option<Received> {
-        let end = (self.head..self.tail).find(|&i| self.received(i).is_some())?;
+        let end = self.indices().find(|&i| self.received(i).is_some())?;
         let received = self.received(end).copied();
         self.at_mut(end).receives = false;
         received
@@ -273,13 +279,14 @@ impl Effects {
 
     /// Whether an entry waits for its placement.
     pub fn is_placing(&self) -> bool {
-        (self.head..self.tail).any(|i| self.at(i).placing)
+        self.indices().any(|i| self.at(i).placing)
     }
 
     /// Whether a SEND that waits here invalidates `key`.
     pub fn invalidates(&self, key: u32) -> bool {
         let invalidates = |r: &Received| r.invalidate == Some(key);
-        (self.head..self.tail).any(|i| self.received(i).is_some_and(invalidates))
+        self.indices()
+            .any(|i| self.received(i).is_some_and(invalidates))
     }
 
     /// The oldest entry whose placement is not reported; it counts as reported from now on.

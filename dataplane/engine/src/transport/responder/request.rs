@@ -12,7 +12,7 @@ use crate::transport::env::{Env, count};
 use crate::transport::journal::Cause;
 use crate::transport::qp::Qp;
 use crate::transport::sge::Cursor;
-use crate::verbs::{AsyncKind, MAX_MESSAGE, MAX_SGE, QpState, RecvQueues, WcOpcode};
+use crate::verbs::{AsyncKind, MAX_MESSAGE, MAX_SGE, QpState, RecvQueues, Sge, WcOpcode};
 use crate::wire::aeth::{NakCode, Syndrome};
 use crate::wire::{HeaderSet, OpcodeInfo, Operation, Packet, Position};
 
@@ -207,9 +207,14 @@ fn take_receive<Q: RecvQueues>(qp: &mut Qp, queues: &mut Q) -> Result<(), Refusa
     if r.recv.num_sge as usize > MAX_SGE {
         return Err(Refusal::Fatal(Cause::ReceiveEntries(r.recv.num_sge)));
     }
-    let used = &r.recv.sges[..r.recv.num_sge as usize];
-    r.recv_space = used.iter().map(|s| u64::from(s.length)).sum();
+    r.recv_space = space(&r.recv.sges[..r.recv.num_sge as usize]);
     Ok(())
+}
+
+/// Bytes of a message that these entries take: however many they are, a message is no longer than one may be.
+fn space(sges: &[Sge]) -> u64 {
+    let sum: u64 = sges.iter().map(|s| u64::from(s.length)).sum();
+    sum.min(u64::from(MAX_MESSAGE))
 }
 
 pub(super) fn send<Q: RecvQueues>(
@@ -486,4 +491,21 @@ fn accept(qp: &mut Qp, packet: &Packet, kind: Kind, ends: bool, received: Option
     };
     r.message = (!ends).then_some(operation);
     r.epsn = packet.psn.add(1);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_long_entries_take_no_longer_message_than_there_is() {
+        let entry = |length| Sge {
+            addr: 0,
+            length,
+            lkey: 0,
+        };
+        assert_eq!(space(&[]), 0);
+        assert_eq!(space(&[entry(5), entry(7)]), 12);
+        assert_eq!(space(&[entry(u32::MAX); 32]), u64::from(MAX_MESSAGE));
+    }
 }

@@ -153,7 +153,7 @@ impl<'a> Check<'a> {
     }
 }
 
-/// Verifies up to 64 frames. Bit i of the answer is set if `checks[i]` has the ICRC that it should have.
+/// Verifies the first 64 frames. Bit i of the answer is set if `checks[i]` has the ICRC that it should have.
 #[inline]
 pub fn verify_burst(checks: &[Check<'_>]) -> u64 {
     current().verify_burst(checks)
