@@ -57,6 +57,9 @@ fn fabrics() {
     pauses_pass_full_links_in_both_directions(&pool);
     a_pause_is_told_again_however_late_the_poll(&pool);
     without_a_rate_a_nic_that_hears_late_loses_nothing(&pool);
+    what_a_storm_discards_does_not_wait_for_room(&pool);
+    what_never_fits_is_lost_and_counted_and_holds_nothing_up(&pool);
+    the_newest_pauses_come_to_a_nic_that_does_not_read(&pool);
     ports_differ_and_ways_are_written_by_hand(&pool);
     a_switch_pauses_all_at_once_and_goes_by_tags(&pool);
     frames_for_all_go_to_each_once(&pool);
@@ -375,6 +378,77 @@ fn without_a_rate_a_nic_that_hears_late_loses_nothing(pool: &Arc<Mempool>) {
     }
     assert!(sent > 2_000 && sent == got, "{sent} {got}");
     drain(world);
+}
+
+/// A NIC hangs: it reads nothing and pauses for ever. What is for it stands on the link of another NIC until the watchdog has had
+/// enough; then that NIC gets through to others.
+fn what_a_storm_discards_does_not_wait_for_room(pool: &Arc<Mempool>) {
+    let fabric = "[fabric]\nbuffer = \"64KiB\"\nheadroom = \"16KiB\"\nwatchdog_rx_limit = \"10ms\"\n\
+                  watchdog_rx_action = \"drop\"\nswitch = [{ name = \"s\" }]\n";
+    let mut world = world(pool, &["s", "s", "s"], fabric);
+    let mut others = 0;
+    for round in 0..300 {
+        if round % 2 == 0 {
+            world.pause(0, &stop(3, u16::MAX));
+        }
+        world.send(1, 2, 100, 0, 1);
+        while world.send(1, 0, MTU, 0, 8) == 8 {}
+        world.pass(Nanos(100_000));
+        others += world.take(2);
+        if round < 80 {
+            assert_eq!(world.queue("roce0").dropped_storm, 0);
+        }
+    }
+    let (hung, sender) = (world.queue("roce0"), world.queue("roce1"));
+    assert!(hung.dropped_storm > 1_000, "{hung:?}");
+    assert_eq!(sender.rx_dropped, 0, "{sender:?}");
+    assert!(others > 50, "{others}");
+    world.pause(0, &stop(3, 0));
+    drain(world);
+}
+
+/// A buffer and a headroom that are too small for the frame: it would wait for ever.
+fn what_never_fits_is_lost_and_counted_and_holds_nothing_up(pool: &Arc<Mempool>) {
+    let fabric = "[fabric]\nbuffer = \"16KiB\"\nheadroom = \"1KiB\"\nswitch = [{ name = \"s\" }]\n";
+    let mut world = world(pool, &["s", "s"], fabric);
+    assert_eq!(world.send(1, 0, MTU, 0, 3), 3);
+    assert_eq!(world.send(1, 0, 100, 0, 1), 1);
+    world.pass(Nanos(1_000));
+    world.pass(Nanos(1_000));
+    assert_eq!(world.take(0), 1);
+    assert_eq!(world.queue("roce1").rx_dropped, 3);
+    drain(world);
+}
+
+/// Its lane for pauses is full of stops when it is told to go on.
+fn the_newest_pauses_come_to_a_nic_that_does_not_read(pool: &Arc<Mempool>) {
+    // For 3 ms, and for so long that more are told than are kept.
+    for rounds in [30, 300] {
+        let fabric = "[fabric]\nrate = \"10Gb/s\"\nbuffer = \"64KiB\"\nquanta = 1000\nwatchdog_tx_limit = \"0\"\n\
+                      switch = [{ name = \"s\" }]\n";
+        let mut world = world(pool, &["s", "s"], fabric);
+        for _ in 0..rounds {
+            world.pause(1, &stop(3, u16::MAX));
+            world.send(0, 1, MTU, 0, 32);
+            world.pass(Nanos(100_000));
+        }
+        world.pause(1, &stop(3, 0));
+        for _ in 0..100 {
+            world.pass(Nanos(100_000));
+            world.take(1);
+        }
+        let mut told = Vec::new();
+        for _ in 0..10 {
+            told.extend(world.told(0));
+            world.pass(Nanos(1_000));
+        }
+        assert!(told.len() > 64, "{}", told.len());
+        assert_eq!(told.last(), Some(&stop(3, 0)), "after {rounds} rounds");
+        let report = world.fabric.report(world.now);
+        let no_mbuf: u64 = report.switches[0].ports.iter().map(|p| p.no_mbuf).sum();
+        assert_eq!(no_mbuf > 0, rounds == 300, "{no_mbuf}");
+        drain(world);
+    }
 }
 
 fn ports_differ_and_ways_are_written_by_hand(pool: &Arc<Mempool>) {

@@ -392,7 +392,7 @@ impl Fabric {
                             match self.switches[switch].route(info.dst, info.flow_hash) {
                                 Some(to) if to != number => {
                                     if self.ports[place].can_wait()
-                                        && !self.switches[switch].has_room(number, &info)
+                                        && self.switches[switch].should_wait(number, to, &info)
                                     {
                                         let port = &mut self.ports[place];
                                         port.arriving.push_front((at, Carried::Frame(mbuf)));

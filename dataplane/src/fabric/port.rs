@@ -75,7 +75,7 @@ pub(super) struct FabricPort {
     pub blocked: bool,
     /// The first of the frames that are here has no room in the switch, and can wait where it is: see [`FabricPort::can_wait`].
     pub stalled: bool,
-    /// Frames for which there was no buffer: copies of those for everybody, and pause frames.
+    /// Frames for which there was no buffer: copies of those for everybody, and pause frames, also those that a NIC did not read in time.
     pub no_mbuf: u64,
     /// Depths of its queues.
     pub depths: Depths,
@@ -144,8 +144,10 @@ impl NicEnd {
             debug_assert!(matches!(pushed, Some(Ok(()))), "there was room");
         }
         let given = self.end.tx_burst(&mut self.burst);
-        // As many as that wait only where nobody reads them; newer ones say what counts.
-        self.burst.clear();
+        // The NIC has not read those before. These are newer, and may be what lets it go on.
+        while let Some(mbuf) = self.burst.pop() {
+            self.pauses.push_front((now, mbuf));
+        }
         given
     }
 
@@ -316,6 +318,12 @@ impl FabricPort {
             Some(mbuf) => {
                 let due = self.out.send(at, link_bytes(pause::LEN));
                 if let Peer::Nic(nic) = &mut self.peer {
+                    if nic.pauses.len() >= PAUSES {
+                        // As many as that wait only where nobody reads them: the oldest says least. If it was a stop, it is told again; if
+                        // it was the end of one, that ends by itself.
+                        nic.pauses.pop_front();
+                        self.no_mbuf += 1;
+                    }
                     nic.pauses.push_back((due, mbuf));
                 }
             }

@@ -12,6 +12,7 @@ use super::topology::Topology;
 use super::{nodes, units};
 use crate::congestion::{NP_KEYS, PFC_KEYS, PFC_PREFIX, RP_KEYS, Settings, keys_of};
 use crate::impair::SpecError;
+use crate::sim::topology::cable;
 
 /// How every NIC is set up.
 #[derive(Clone, Debug)]
@@ -44,7 +45,8 @@ impl Nic {
         topology: &Topology,
         switches: &Switches,
     ) -> Result<Nic, ScenarioError> {
-        let settings = settings(section, topology.rate, switches)?;
+        let receive_rate = section.value("receive_rate", units::rate)?;
+        let settings = settings(section, topology, switches, receive_rate.is_some())?;
         let receivers = nodes::nodes(section, "receivers", topology.nodes())?;
         let nic =
             Nic {
@@ -66,7 +68,7 @@ impl Nic {
                 retry_cnt: section.or("retry_cnt", 7, units::whole(0, 7))? as u8,
                 congestion: settings.congestion,
                 pfc: settings.pfc,
-                receive_rate: section.value("receive_rate", units::rate)?,
+                receive_rate,
                 receivers,
             };
         if nic.receivers.is_some() && nic.receive_rate.is_none() {
@@ -89,10 +91,16 @@ const PORT_MTU: u32 = 4200;
 
 /// Congestion control and pauses: `congestion`, `[nic.dcqcn]`, `[nic.np]`, `[nic.pfc]` and the sections of other algorithms as in the
 /// daemon's configuration. Where nothing is said there is no congestion control, and pauses are as the switches have them.
-fn settings(section: &Section, rate: u64, switches: &Switches) -> Result<Settings, ScenarioError> {
+/// Of NICs that are `slow` frames wait in a buffer.
+fn settings(
+    section: &Section,
+    topology: &Topology,
+    switches: &Switches,
+    slow: bool,
+) -> Result<Settings, ScenarioError> {
     let mut settings = Settings::default();
     settings.congestion.algorithm = AlgorithmKind::None;
-    settings.congestion.line_rate = Rate(rate);
+    settings.congestion.line_rate = Rate(topology.rate);
     settings.pfc.priorities = switches.lossless;
     settings.pfc.mode = match switches.lossless {
         0 => PauseMode::Off,
@@ -131,7 +139,19 @@ fn settings(section: &Section, rate: u64, switches: &Switches) -> Result<Setting
         take(&pfc, key, &format!("{PFC_PREFIX}{key}"))?;
     }
     pfc.end()?;
+    if slow {
+        // Only then does it matter that the buffer holds what the cable does.
+        settings.pfc.cable_m = cable(topology.delay);
+    }
     let checked = settings.validate(PORT_MTU);
-    checked.map_err(|error| section.whole(error.to_string()))?;
+    checked.map_err(|error| {
+        let mut problem = error.to_string();
+        if slow {
+            let delay = "a cable with the `delay` of [topology] holds";
+            problem = problem.replace("cable_m metres of cable hold", delay);
+            problem = problem.replace("or cable_m", "or that `delay`");
+        }
+        section.whole(problem)
+    })?;
     Ok(settings)
 }

@@ -19,7 +19,7 @@ const MTU: u32 = 4200;
 pub(super) struct Ingress {
     bits_per_s: u64,
     buffer_bytes: u64,
-    /// Nothing is paused where there is none.
+    /// None without PFC.
     threshold: Option<Threshold>,
     sender: PauseSender,
     queue: VecDeque<FrameId>,
@@ -34,11 +34,13 @@ pub(super) struct Ingress {
 impl Ingress {
     /// Of a NIC that takes `bits_per_s` in, at a link of `link_bits_per_s`.
     pub fn new(bits_per_s: u64, pfc: &PfcSettings, link_bits_per_s: u64) -> Ingress {
-        let threshold = pfc.threshold(link_bits_per_s, MTU).ok();
+        // A buffer that cannot hold what comes after a stop: stopped as soon as something waits, it loses the least.
+        let at_once = Threshold { xoff: 0, xon: 0 };
+        let threshold = pfc.threshold(link_bits_per_s, MTU).unwrap_or(at_once);
         Ingress {
             bits_per_s,
             buffer_bytes: pfc.buffer_bytes.into(),
-            threshold: threshold.filter(|_| pfc.is_on()),
+            threshold: pfc.is_on().then_some(threshold),
             sender: PauseSender::new(pfc, link_bits_per_s),
             queue: VecDeque::new(),
             bytes: [0; PRIORITIES],

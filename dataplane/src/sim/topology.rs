@@ -180,7 +180,7 @@ impl Fabric {
 
     fn node_config(&self, number: NodeId) -> NodeConfig {
         let mut node = self.node;
-        node.pfc.cable_m = cable(&self.host);
+        node.pfc.cable_m = cable(self.host.delay);
         if self
             .slow
             .as_ref()
@@ -197,7 +197,7 @@ impl Fabric {
             let rate = link.bits_per_s;
             PortConfig {
                 red: Some(self.red.unwrap_or(Red::at_rate(rate))),
-                ..PortConfig::new(rate, self.mtu, cable(link), config.cell_bytes)
+                ..PortConfig::new(rate, self.mtu, cable(link.delay), config.cell_bytes)
             }
         });
         config.ports = ports.collect();
@@ -207,7 +207,7 @@ impl Fabric {
     }
 }
 
-/// How long a cable would delay as a link does, metres.
-fn cable(link: &LinkConfig) -> u32 {
-    (link.delay.0 / NS_PER_M).min(u32::MAX.into()) as u32
+/// How long a cable is that delays so much, metres.
+pub fn cable(delay: Nanos) -> u32 {
+    (delay.0 / NS_PER_M).min(u32::MAX.into()) as u32
 }

@@ -43,6 +43,28 @@ fn a_flow_alone_has_a_slowdown_of_one() {
     }
 }
 
+/// What the links hold has to fit into the buffer of a slow NIC. Others have no such buffer.
+#[test]
+fn a_slow_nic_whose_buffer_is_too_small_for_its_cable_is_refused() {
+    let flow = "[nic.pfc]\nbuffer_bytes = '256KiB'\n[[flow]]\nfrom = 0\nto = 1\nbytes = 4096";
+    let long = scenario("kind = 'star'\nnodes = 2", flow).replace("'2us'", "'50us'");
+    assert_eq!(metrics(&long).unwrap()["finished.total"], 1.0);
+    let slow = long.replace("[nic.pfc]", "[nic]\nreceive_rate = '5Gb/s'\n[nic.pfc]");
+    let error = metrics(&slow).unwrap_err().to_string();
+    assert!(
+        error.contains("buffer_bytes = 262144 is too small"),
+        "{error}"
+    );
+    let error = metrics(&slow.replace("[[flow]]", "xoff_bytes = '64KiB'\n[[flow]]"));
+    let error = error.unwrap_err().to_string();
+    assert!(
+        error.contains("lower xoff_bytes or that `delay`"),
+        "{error}"
+    );
+    let fits = slow.replace("256KiB", "2MiB");
+    assert_eq!(metrics(&fits).unwrap()["drops.nics"], 0.0);
+}
+
 #[test]
 fn a_ring_takes_as_long_as_its_steps() {
     let ring = "[[traffic]]\nkind = 'ring-allreduce'\nbytes = 400000";

@@ -235,6 +235,21 @@ fn a_slow_receiver_pauses_all_the_way_back() {
     assert_eq!(sim.node(2).asked_pauses(sim.now()).frames, 0);
 }
 
+/// A buffer that cannot hold what is on the cable after a stop: it asks for stops all the same.
+#[test]
+fn a_slow_receiver_with_too_small_a_buffer_pauses_at_once() {
+    let mut fabric = Fabric::new(100_000_000_000);
+    fabric.host.delay = Nanos::from_micros(50);
+    fabric.node.receive_bits_per_s = Some(20_000_000_000);
+    fabric.node.pfc.buffer_bytes = 256 << 10;
+    let mut sim = fabric.dumbbell(2, 1).expect("good switches");
+    for n in [0, 1] {
+        sim.add_flow(&FlowConfig::new(n, 2));
+    }
+    sim.run_until(Nanos::from_millis(3));
+    assert!(sim.node(2).asked_pauses(sim.now()).frames > 0);
+}
+
 /// With DCQCN the eight of an incast share the link without losing or pausing much; the counters agree with one another.
 #[test]
 fn dcqcn_slows_the_senders_of_an_incast_down() {

@@ -84,6 +84,16 @@ impl Pool {
         }
     }
 
+    /// Whether there is room for `bytes` for an account when nobody has anything.
+    pub(super) fn can_ever_fit(&self, account: &Account, alpha: Alpha, bytes: u32) -> bool {
+        let idle = Account {
+            reserved_limit: account.reserved_limit,
+            headroom_limit: account.headroom_limit,
+            ..Account::default()
+        };
+        Pool::new(self.size).fits(&idle, alpha, bytes).is_some()
+    }
+
     /// Takes `bytes` for an account; false if there is no room for them.
     #[inline]
     pub(super) fn take(&mut self, account: &mut Account, alpha: Alpha, bytes: u32) -> bool {
@@ -165,6 +175,17 @@ mod tests {
         assert!(pool.is_under(&a, HALF, 0) && !pool.is_under(&a, HALF, 100));
         pool.give_back(&mut a, 383);
         assert_eq!((a.bytes(), pool.used(), pool.most()), (0, 0, 333));
+    }
+
+    #[test]
+    fn what_never_fits_is_told_from_what_does_not_fit_now() {
+        let mut pool = Pool::new(1_000);
+        let mut a = account();
+        assert!(pool.take(&mut a, HALF, 433) && pool.take(&mut a, HALF, 200));
+        for (bytes, ever) in [(1, true), (600, true), (601, false)] {
+            assert_eq!(pool.fits(&a, HALF, bytes), None, "{bytes}");
+            assert_eq!(pool.can_ever_fit(&a, HALF, bytes), ever, "{bytes}");
+        }
     }
 
     /// The fixed point of n busy queues is alpha B / (1 + n alpha) each (Choudhury and Hahne, equation 3).

@@ -209,19 +209,21 @@ impl<F> Switch<F> {
         self.routes.find(dst, flow_hash)
     }
 
-    /// Whether there is room for a frame that comes by `port` in a lossless class; in a lossy one that is only known when it is there.
+    /// Whether a frame that comes by `port` and is to leave at port `to` had better wait outside, where it can: its class is lossless, and
+    /// there will be room for it, but is none now. What would be dropped whenever it comes need not wait: what a storm
+    /// discards, and what not even an idle switch takes.
     ///
     /// # Panics
     /// If there is no such port.
-    pub fn has_room(&self, port: u16, info: &FrameInfo) -> bool {
+    pub fn should_wait(&self, port: u16, to: u16, info: &FrameInfo) -> bool {
         let priority = usize::from(info.priority & 7);
         let class = &self.classes[priority];
         let account = &self.ingress[of(port.into(), priority)].account;
-        !class.lossless
-            || self
-                .pool
-                .fits(account, class.alpha, self.charge(info))
-                .is_some()
+        let charge = self.charge(info);
+        class.lossless
+            && self.pool.fits(account, class.alpha, charge).is_none()
+            && self.pauses.discarding(to.into()) >> priority & 1 == 0
+            && self.pool.can_ever_fit(account, class.alpha, charge)
     }
 
     /// Bytes that a frame takes of the buffer: of whole cells.
