@@ -319,7 +319,7 @@ fn the_size_of_files_may_be_limited() {
     let refused = Process::start(bench.daemon.dir(), "open", &mut open).finish(PATIENCE);
     let log = bench.daemon.log();
     assert!(
-        refused.failed() && refused.stderr.contains("File too large"),
+        refused.failed() && refused.stderr.contains("ulimit -f"),
         "{}{log}",
         refused.report()
     );

@@ -428,7 +428,9 @@ fn a_port_of_several_queues_has_one_for_each_lcore() {
     let left = Daemon::start(&nic(1, "[0, 1]", &host));
     let right = Daemon::start(&nic(2, "[1, 0]", &guest));
     for daemon in [&left, &right] {
-        assert!(daemon.log().contains("part 2 of 2"), "{}", daemon.log());
+        let log = daemon.log();
+        assert!(log.contains("part 2 of 2"), "{log}");
+        assert!(!log.contains("by the queue of part 1"), "{log}");
         wait_for("link", PATIENCE, || {
             daemon.json(&["show", "ports"])["ports"][0]["state"] == "ACTIVE"
         });

@@ -4,7 +4,9 @@
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use roceline::port::spread::{PartOf, spread};
 use roceline::port::{
@@ -205,17 +207,22 @@ fn the_link_is_that_of_the_first(pool: &Arc<Mempool>) {
 /// Both parts sleep on their descriptors whenever they may; a wake-up that is lost ends in the time-out.
 fn a_sleeping_part_is_woken(eal: &Eal, pool: &Arc<Mempool>) {
     const FRAMES: u32 = 2000;
+    // Fewer than any ring on the way has room for: none is lost, however late a thread gets its turn.
+    const UNDERWAY: u32 = 256;
     let (mut all, mut end) = parts(pool, 2);
     if !all[0].has_rx_interrupt() {
         println!("skipped: membarrier(2) is not available here");
         return;
     }
     assert!(all.iter().all(|part| !part.is_polled()));
+    let zero = || Arc::new(AtomicU32::new(0));
+    let (taken, asleep) = (zero(), zero());
     let threads: Vec<_> = all
         .drain(..)
         .enumerate()
         .map(|(number, mut part)| {
             let eal = eal.clone();
+            let (taken, asleep) = (Arc::clone(&taken), Arc::clone(&asleep));
             thread::spawn(move || {
                 let _thread = eal.register_thread().unwrap();
                 let (mut burst, mut received, mut slept) = (Burst::new(), 0, 0);
@@ -223,6 +230,7 @@ fn a_sleeping_part_is_woken(eal: &Eal, pool: &Arc<Mempool>) {
                 while received < FRAMES / 2 {
                     let got = part.rx_burst(&mut burst);
                     received += got as u32;
+                    taken.fetch_add(got as u32, Ordering::Release);
                     burst.clear();
                     if got == 0 && part.arm_rx() {
                         let fd = part.rx_event().unwrap().as_raw_fd();
@@ -231,6 +239,7 @@ fn a_sleeping_part_is_woken(eal: &Eal, pool: &Arc<Mempool>) {
                             events: libc::POLLIN,
                             revents: 0,
                         };
+                        asleep.fetch_or(1 << number, Ordering::Release);
                         // SAFETY: one valid pollfd.
                         let ready = unsafe { libc::poll(&mut poll, 1, 60_000) };
                         assert_eq!(ready, 1, "part {number}: a wake-up was lost at {received}");
@@ -242,7 +251,18 @@ fn a_sleeping_part_is_woken(eal: &Eal, pool: &Arc<Mempool>) {
             })
         })
         .collect();
+    let wait_while = |what: &str, waits: &dyn Fn() -> bool| {
+        let patience = Instant::now() + Duration::from_secs(120);
+        while waits() {
+            assert!(Instant::now() < patience, "{what}");
+            thread::yield_now();
+        }
+    };
+    wait_while("not both sleep", &|| asleep.load(Ordering::Acquire) != 0b11);
     for n in 0..FRAMES {
+        wait_while("nobody takes what comes", &|| {
+            n - taken.load(Ordering::Acquire) > UNDERWAY
+        });
         send_end(&mut end, vec![frame(pool, OWN, (n + 1) % 2, 0)]);
         // Long and short gaps, so that arrivals hit every moment of falling asleep.
         (0..n % 50).for_each(|_| thread::yield_now());

@@ -179,14 +179,10 @@ fn change(
             .map_err(|error| CommandError::Rule(format!("{}: {}", nic.name, explained(&error))))?;
         wanted.push(settings);
     }
-    for (done, ((nic, _), settings)) in held.iter().zip(&wanted).enumerate() {
-        if let Err(error) = tell(shared, nic, settings) {
-            for (nic, state) in &held[..done] {
-                tell(shared, nic, &state.now)?;
-            }
-            return Err(error);
-        }
-    }
+    all_or_none(held.len(), |at, changed| {
+        let (nic, state) = &held[at];
+        tell(shared, nic, if changed { &wanted[at] } else { &state.now })
+    })?;
     let tree = Tree::path(&shared.config.socket);
     for ((nic, state), settings) in held.iter_mut().zip(wanted) {
         tracing::info!(
@@ -198,6 +194,27 @@ fn change(
             tracing::warn!(%error, nic = nic.name, "cannot write the files of its congestion control; they have old values");
         }
         state.now = settings;
+    }
+    Ok(())
+}
+
+/// Tells each of `count` NICs of its change, by `tell(which, true)`. If one does not take it, it and those before are told what was
+/// so far, by `tell(which, false)`: of the lcores of the one that failed, some may have the change.
+fn all_or_none(
+    count: usize,
+    mut tell: impl FnMut(usize, bool) -> Result<(), CommandError>,
+) -> Result<(), CommandError> {
+    for at in 0..count {
+        let Err(error) = tell(at, true) else {
+            continue;
+        };
+        for told in 0..=at {
+            // One that does not answer is not to keep the others from being told.
+            if let Err(error) = tell(told, false) {
+                tracing::warn!(%error, "congestion control: a change that failed could not be taken back everywhere; set it anew");
+            }
+        }
+        return Err(error);
     }
     Ok(())
 }

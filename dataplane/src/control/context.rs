@@ -116,6 +116,26 @@ fn comm(pid: i32) -> [u8; 16] {
     name
 }
 
+/// What keeps a context from having a file.
+fn no_file(source: io::Error) -> CommandError {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: fills in one rlimit.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0;
+    if source.raw_os_error() == Some(libc::EFBIG) && known {
+        return CommandError::FileSize {
+            bytes: FILE_BYTES,
+            limit: limit.rlim_cur,
+        };
+    }
+    CommandError::System {
+        what: "making the context file",
+        source,
+    }
+}
+
 impl Context {
     /// Opens a device for `peer`; `mem` is the program's `/proc/self/mem`.
     pub fn open(
@@ -148,7 +168,7 @@ impl Context {
         let account = Arc::new(shared.accounts.open(nic as u32, peer, owner));
         account.take(Resource::Contexts, 1)?;
         let system = |what| move |source| CommandError::System { what, source };
-        let file = Arc::new(ContextFile::create().map_err(system("making the context file"))?);
+        let file = Arc::new(ContextFile::create().map_err(no_file)?);
         let wake = eventfd().map_err(system("making the wake eventfd"))?;
         let (async_events, async_fd) = event_pipe().map_err(system("making the event pipe"))?;
         let context = Context {

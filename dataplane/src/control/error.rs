@@ -169,6 +169,11 @@ pub enum CommandError {
     MemoryFd(String),
     #[error("{0}")]
     Memory(#[from] crate::memory::MappingError),
+    #[error(
+        "the file of a device's queues has {bytes} bytes, most of which are never used, but the daemon may have files of \
+         {limit} bytes: start it without `ulimit -f` (RLIMIT_FSIZE)"
+    )]
+    FileSize { bytes: u64, limit: u64 },
     #[error("{what}: {source}")]
     System {
         what: &'static str,
@@ -225,6 +230,7 @@ impl CommandError {
             Attribute(_) => libc::ENOENT,
             Denied { .. } => libc::EACCES,
             NotOperator { .. } | PrivilegedQkey(_) => libc::EPERM,
+            FileSize { .. } => libc::EFBIG,
             System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
         }
     }

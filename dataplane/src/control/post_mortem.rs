@@ -29,7 +29,7 @@ pub struct PostMortemsReply {
 pub struct Record {
     /// Its device.
     pub device: String,
-    /// Counts the records of the device from 1.
+    /// Counts the records of the device from 1; where several lcores serve it, those of each.
     pub number: u64,
     /// When, in milliseconds since 1970.
     pub unix_ms: u64,

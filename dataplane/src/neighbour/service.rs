@@ -100,31 +100,40 @@ enum Rest {
     For(Duration),
 }
 
-/// Changed MAC addresses that an lcore does not know yet, since its mailbox was full, by NIC and address. The cache has the
-/// new one already, so nothing else would tell it.
+/// Changed MAC addresses that an lcore does not know yet, since its mailbox was full, by NIC, lcore and address. The cache has
+/// the new one already, so nothing else would tell it. Each lcore moves what has the old address that it is told of, so what one
+/// has not heard is kept apart from what others have.
 #[derive(Debug, Default)]
-struct Unsent(BTreeMap<(usize, IpAddr), Moved>);
+struct Unsent(BTreeMap<(usize, u32, IpAddr), Moved>);
 
 impl Unsent {
-    /// Sends one, or keeps it. What is kept for the address goes first, or becomes one with it.
+    /// Sends one to all lcores of the NIC, or keeps it for them.
     fn send(&mut self, network: &Arc<Network>, index: usize, moved: Moved, lcores: &dyn LcorePort) {
-        let key = (index, moved.address);
+        for &lcore in lcores.serving(index as u32) {
+            self.send_to(lcore, network, index, moved, lcores);
+        }
+    }
+
+    /// Sends one, or keeps it. What is kept for the address becomes one with it.
+    fn send_to(
+        &mut self,
+        lcore: u32,
+        network: &Arc<Network>,
+        index: usize,
+        moved: Moved,
+        lcores: &dyn LcorePort,
+    ) {
+        let key = (index, lcore, moved.address);
         let moved = Moved {
             old: self.0.get(&key).map_or(moved.old, |kept| kept.old),
             ..moved
         };
-        let nic = index as u32;
-        let command = || Command::PeerMoved {
-            nic,
+        let command = Command::PeerMoved {
+            nic: index as u32,
             moved,
             network: Arc::clone(network),
         };
-        // All of them, also when one takes it and the next does not: to hear of it again is no harm.
-        let mut told = true;
-        for &lcore in lcores.serving(nic) {
-            told &= tell(lcores, lcore, command());
-        }
-        if told {
+        if tell(lcores, lcore, command) {
             self.0.remove(&key);
         } else if self.0.len() < LIMIT || self.0.contains_key(&key) {
             self.0.insert(key, moved);
@@ -139,10 +148,10 @@ impl Unsent {
         let kept: Vec<_> = self
             .0
             .iter()
-            .map(|(&(nic, _), &moved)| (nic, moved))
+            .map(|(&(nic, lcore, _), &moved)| (nic, lcore, moved))
             .collect();
-        for (index, moved) in kept {
-            self.send(&networks[index], index, moved, lcores);
+        for (index, lcore, moved) in kept {
+            self.send_to(lcore, &networks[index], index, moved, lcores);
         }
     }
 }
@@ -260,22 +269,26 @@ mod tests {
     use super::*;
     use crate::control::SendError;
 
-    /// An lcore whose mailbox may be full.
+    /// Two lcores; the mailbox of the second may be full.
     #[derive(Default)]
     struct Port {
         full: AtomicBool,
-        moves: Mutex<Vec<Moved>>,
+        moves: [Mutex<Vec<Moved>>; 2],
     }
 
     impl LcorePort for Port {
-        fn send(&self, _lcore: u32, request: Request) -> Result<(), SendError> {
-            if self.full.load(Ordering::Relaxed) {
+        fn send(&self, lcore: u32, request: Request) -> Result<(), SendError> {
+            if lcore == 1 && self.full.load(Ordering::Relaxed) {
                 return Err(SendError);
             }
             if let Command::PeerMoved { moved, .. } = request.command {
-                self.moves.lock().unwrap().push(moved);
+                self.moves[lcore as usize].lock().unwrap().push(moved);
             }
             Ok(())
+        }
+
+        fn serving(&self, _nic: u32) -> &[u32] {
+            &[0, 1]
         }
     }
 
@@ -309,8 +322,13 @@ mod tests {
         port.full.store(false, Ordering::Relaxed);
         unsent.retry(&networks, &port);
         unsent.retry(&networks, &port);
-        let told = port.moves.lock().unwrap().clone();
-        let ends: Vec<(u8, u8)> = told.iter().map(|m| (m.old[5], m.new[5])).collect();
-        assert_eq!(ends, [(1, 2), (2, 4)], "both changes of the second are one");
+        let [first, second] = port.moves.map(|told| {
+            let told = told.into_inner().unwrap();
+            let ends = told.iter().map(|m| (m.old[5], m.new[5]));
+            ends.collect::<Vec<_>>()
+        });
+        assert_eq!(second, [(1, 2), (2, 4)], "both changes of the peer are one");
+        // Queue pairs of the other lcore have the address between by then, and follow from there.
+        assert_eq!(first, [(1, 2), (2, 3), (3, 4)]);
     }
 }
