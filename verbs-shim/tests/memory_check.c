@@ -812,7 +812,7 @@ static const struct test tests[] = {
 	{ "huge", case_huge, false }, { "untouched", case_untouched, false },
 	{ "blocked", case_blocked, false },
 	{ "room", case_room, false }, { "scattered", case_scattered, false },
-	{ "descriptors", case_descriptors, false },
+	{ "descriptors", case_few_descriptors, false },
 	{ "guard", case_guard, false }, { "full", case_full, false },
 	{ "traffic", case_traffic, false }, { "storm", case_storm, true }, { "hold", case_hold, true },
 	{ "cost", case_cost, true },

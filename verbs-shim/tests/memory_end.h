@@ -52,7 +52,7 @@ void case_blocked(void);
 /* Cases of memory_room.c. */
 void case_room(void);
 void case_scattered(void);
-void case_descriptors(void);
+void case_few_descriptors(void);
 void case_cost(void);
 
 #endif

@@ -176,7 +176,7 @@ static void *wait_until_cancelled(void *nothing)
 
 /* A program may have no descriptor left when it deregisters memory or forks. What it has in memory stays, however few are free:
  * without one, nothing can be known of what lies where. */
-void case_descriptors(void)
+void case_few_descriptors(void)
 {
 	enum { COUNT = 16 };
 
