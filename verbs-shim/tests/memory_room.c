@@ -188,7 +188,9 @@ void case_few_descriptors(void)
 		struct ibv_mr *mr = must_register(p, COUNT * PAGE);
 		pthread_t thread;
 
-		expect_shared(p, true, "a region of one who has descriptors");
+		/* Who may not hold threads still has its memory mapped only before it ever had one. */
+		if (round == 0)
+			expect_shared(p, true, "a region of one who has descriptors");
 		set_memory(p, COUNT * PAGE, 30 + round);
 		check(!threads || pthread_create(&thread, NULL, wait_until_cancelled, NULL) == 0, "pthread_create");
 		leave_free(left);
