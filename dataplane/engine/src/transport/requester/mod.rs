@@ -17,9 +17,11 @@ mod complete;
 mod datagram;
 mod emit;
 mod local;
+mod post;
 mod response;
 mod retry;
 mod unacknowledged;
+mod wqe;
 
 use core::mem::offset_of;
 
@@ -28,15 +30,17 @@ pub(crate) use datagram::emit_datagrams;
 pub(crate) use emit::emit;
 pub(crate) use response::on_response;
 pub(crate) use retry::{fetch_fault, on_timer};
+pub(crate) use wqe::SendWqe;
 
 use super::journal::{Cause, FailedRequest};
 use super::prefetch;
 use super::sge::Cursor;
-use super::{MAX_PENDING, Retransmission, SqFull};
+use super::{MAX_PENDING, Retransmission};
 use crate::time::Nanos;
 use crate::timers::TimerWheel;
-use crate::verbs::{MAX_MESSAGE, MAX_SGE, QpAttr, QpInit, QpType, SendWr, Sge, WcStatus, WrOpcode};
+use crate::verbs::{MAX_SGE, QpAttr, QpInit, QpType, Sge, WcStatus, WrOpcode};
 use crate::wire::{Psn, aeth};
+use wqe::entries;
 
 /// PSNs that may lie between the oldest unacknowledged and the next: half the PSN space, so that the
 /// responder can tell duplicates from new requests.
@@ -55,148 +59,6 @@ pub(crate) enum Wait {
     Ack,
     /// The end of an RNR wait; until then nothing is sent.
     Rnr,
-}
-
-/// A send request in the ring: one cache line, with the first entry of its list.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-pub(crate) struct SendWqe {
-    pub wr_id: u64,
-    pub remote_addr: u64,
-    /// The entry of a list that has one. Longer ones lie in [`Requester::sges`].
-    sge: Sge,
-    pub len: u32,
-    /// First PSN, valid once started.
-    pub first: Psn,
-    /// PSNs it takes; 0 for a request that failed before it started.
-    pub psns: u32,
-    pub rkey: u32,
-    pub imm: u32,
-    pub slot: u32,
-    /// Answered requests: the placements that must be done, as a value of `Requester::place_issued`.
-    pub place_end: u32,
-    pub op: WrOpcode,
-    num_sge: u8,
-    flags: u8,
-    /// A [`WcStatus`], or [`SOUND`].
-    error: u8,
-}
-
-const _: () = assert!(size_of::<SendWqe>() == 64);
-
-/// No [`WcStatus`].
-const SOUND: u8 = u8::MAX;
-
-const SIGNALED: u8 = 1;
-const SOLICITED: u8 = 1 << 1;
-const FENCE: u8 = 1 << 2;
-const INLINE: u8 = 1 << 3;
-
-impl SendWqe {
-    const EMPTY: SendWqe = SendWqe {
-        wr_id: 0,
-        remote_addr: 0,
-        sge: Sge {
-            addr: 0,
-            length: 0,
-            lkey: 0,
-        },
-        len: 0,
-        first: Psn::new(0),
-        psns: 0,
-        rkey: 0,
-        imm: 0,
-        slot: 0,
-        place_end: 0,
-        op: WrOpcode::Send,
-        num_sge: 0,
-        flags: 0,
-        error: SOUND,
-    };
-
-    #[inline]
-    pub fn signaled(&self) -> bool {
-        self.flags & SIGNALED != 0
-    }
-
-    #[inline]
-    pub fn solicited(&self) -> bool {
-        self.flags & SOLICITED != 0
-    }
-
-    #[inline]
-    pub fn fence(&self) -> bool {
-        self.flags & FENCE != 0
-    }
-
-    #[inline]
-    pub fn inline(&self) -> bool {
-        self.flags & INLINE != 0
-    }
-
-    /// What is wrong with it.
-    #[inline]
-    pub fn error(&self) -> Option<WcStatus> {
-        match self.error {
-            SOUND => None,
-            raw => Some(WcStatus::from_raw(raw.into()).unwrap_or(WcStatus::GeneralErr)),
-        }
-    }
-
-    fn set_error(&mut self, status: WcStatus) {
-        self.error = status as u8;
-    }
-
-    #[inline]
-    pub fn is_read(&self) -> bool {
-        matches!(self.op, WrOpcode::Read)
-    }
-
-    /// Bytes that its answer brings in packets of the path MTU; only a READ's has such.
-    #[inline]
-    pub fn read_len(&self) -> u32 {
-        if self.is_read() { self.len } else { 0 }
-    }
-
-    /// Destination QPN and Q_Key of a datagram, which has no remote address.
-    const fn pack(dest_qpn: u32, qkey: u32) -> u64 {
-        dest_qpn as u64 | (qkey as u64) << 32
-    }
-
-    /// Datagram: destination QPN.
-    fn dest_qpn(&self) -> u32 {
-        self.remote_addr as u32 & 0xff_ffff
-    }
-
-    /// Datagram: Q_Key as the request has it.
-    fn qkey(&self) -> u32 {
-        (self.remote_addr >> 32) as u32
-    }
-
-    /// Datagram: number of the address handle.
-    fn ah(&self) -> u32 {
-        self.rkey
-    }
-
-    /// One past its last PSN.
-    #[inline]
-    pub fn end(&self) -> Psn {
-        self.first.add(self.psns)
-    }
-
-    /// For the record of a QP that fails with it.
-    pub fn failed(&self, status: WcStatus) -> FailedRequest {
-        FailedRequest {
-            wr_id: self.wr_id,
-            op: Some(self.op),
-            len: self.len.into(),
-            status,
-            first: self.first,
-            packets: self.psns,
-            remote_addr: self.remote_addr,
-            rkey: self.rkey,
-        }
-    }
 }
 
 /// The requester half of a QP. Fields that packets touch come first, by cache lines.
@@ -416,102 +278,6 @@ impl Requester {
         self.cur != self.tail && self.wait != Wait::Rnr && !self.stopped_at(self.cur)
     }
 
-    /// Puts a request into the ring. What is wrong with it in itself is noted now and reported in its turn.
-    #[inline]
-    pub fn post(&mut self, wr: &SendWr, sges: &[Sge]) -> Result<(), SqFull> {
-        if !self.has_room() {
-            return Err(SqFull);
-        }
-        let op = wr.opcode.unwrap_or(WrOpcode::Send);
-        // These have no payload, whatever entries came along.
-        let bare = op.is_local() || op == WrOpcode::Flush;
-        let sges = sges.get(..wr.num_sge as usize).unwrap_or(sges);
-        let no_entries = wr.inline || bare;
-        let len = match sges {
-            _ if no_entries => wr.length,
-            [one] => u64::from(one.length),
-            _ => sges.iter().map(|s| u64::from(s.length)).sum(),
-        };
-        let error = self.flaw(wr, op, sges.len(), len, no_entries);
-        let at = (self.tail & self.ring_mask) as usize;
-        let num_sge = if no_entries || error.is_some() {
-            0
-        } else {
-            sges.len()
-        };
-        let mut sge = Sge::default();
-        if num_sge == 1 {
-            sge = sges[0];
-        } else if num_sge > 1 {
-            let base = at * usize::from(self.max_sge);
-            self.sges[base..base + num_sge].copy_from_slice(&sges[..num_sge]);
-        }
-        let (remote_addr, rkey) = match self.datagrams {
-            false => (wr.remote_addr, wr.rkey),
-            true => (SendWqe::pack(wr.dest_qpn, wr.qkey), wr.ah),
-        };
-        let flag = |set: bool, bit: u8| if set { bit } else { 0 };
-        self.ring[at] = SendWqe {
-            wr_id: wr.wr_id,
-            remote_addr,
-            sge,
-            len: match error {
-                Some(_) => 0,
-                // The original value, however much room there is for it.
-                None if op.is_atomic() => answered::ATOMIC_BYTES,
-                None => len as u32,
-            },
-            first: Psn::new(0),
-            psns: 0,
-            rkey,
-            imm: wr.imm_or_rkey,
-            slot: wr.slot,
-            place_end: 0,
-            op,
-            num_sge: num_sge as u8,
-            flags: flag(wr.signaled | self.sig_all, SIGNALED)
-                | flag(wr.solicited, SOLICITED)
-                | flag(wr.fence, FENCE)
-                | flag(wr.inline, INLINE),
-            error: match error {
-                None => SOUND,
-                Some(cause) => cause.fault().status() as u8,
-            },
-        };
-        if op.is_atomic() || op == WrOpcode::BindMw {
-            self.operands[at] = [wr.compare_add, wr.swap];
-        }
-        self.tail = self.tail.wrapping_add(1);
-        Ok(())
-    }
-
-    /// What is wrong with a request of `len` bytes in `entries` entries in itself.
-    #[inline]
-    fn flaw(
-        &self,
-        wr: &SendWr,
-        op: WrOpcode,
-        entries: usize,
-        len: u64,
-        no_entries: bool,
-    ) -> Option<Cause> {
-        let too_many = wr.num_sge > u32::from(self.max_sge) || entries < wr.num_sge as usize;
-        let inline_answer = wr.inline && (op == WrOpcode::Read || op.is_atomic());
-        // Of UC: SENDs, WRITEs, and what is carried out here (IBTA 9.8.2.1 and table "Transport functions").
-        let supported = wr.opcode.is_some()
-            && (self.reliable || !(op.is_answered() || op == WrOpcode::SendInv));
-        if !supported || inline_answer || (too_many && !no_entries) {
-            Some(Cause::BadRequest)
-        } else if len > u64::from(MAX_MESSAGE)
-            || (wr.inline && len > u64::from(self.max_inline) && op != WrOpcode::AtomicWrite)
-            || answered::wrong_length(op, len)
-        {
-            Some(Cause::TooLong)
-        } else {
-            None
-        }
-    }
-
     #[inline]
     fn wqe(&self, index: u32) -> &SendWqe {
         &self.ring[(index & self.ring_mask) as usize]
@@ -687,16 +453,5 @@ impl Requester {
         } else {
             self.wait = Wait::None;
         }
-    }
-}
-
-/// The list of the request at a place in the ring.
-#[inline]
-fn entries<'a>(ring: &'a [SendWqe], sges: &'a [Sge], at: usize, stride: u8) -> &'a [Sge] {
-    let w = &ring[at];
-    match w.num_sge {
-        0 => &[],
-        1 => core::slice::from_ref(&w.sge),
-        count => &sges[at * usize::from(stride)..][..usize::from(count)],
     }
 }
