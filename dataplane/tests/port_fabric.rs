@@ -6,26 +6,15 @@ use std::sync::Arc;
 use std::thread;
 
 use roceline::port::{
-    Burst, Driver, Eal, EalConfig, FabricEnd, FabricLink, FabricLinkConfig, Huge, Mbuf, Mempool,
-    MempoolConfig, Port, RX_BURST,
+    Burst, Driver, Eal, FabricEnd, FabricLink, FabricLinkConfig, Mbuf, Mempool, Port, RX_BURST,
 };
+
+#[path = "support/small_pool.rs"]
+mod small_pool;
 
 #[test]
 fn fabric_links() {
-    let config = EalConfig {
-        huge: Huge::Never,
-        mem_mb: 64,
-        ..EalConfig::default()
-    };
-    let eal = Eal::init(&config).unwrap();
-    let pool = Mempool::new(
-        &eal,
-        &MempoolConfig {
-            count: 4096,
-            ..MempoolConfig::default()
-        },
-    )
-    .unwrap();
+    let (eal, pool) = small_pool::start();
 
     frames_arrive_in_order_at_the_other_end(&pool);
     a_loop_returns_them(&pool);
@@ -122,17 +111,23 @@ fn a_loop_returns_them(pool: &Mempool) {
     assert!(port.describe().contains("loop"));
 }
 
-fn a_full_link_pushes_back(pool: &Mempool) {
+/// A link that holds 16 frames and is full of them, and those that did not fit.
+fn full_link(pool: &Mempool) -> (FabricEnd, FabricEnd, Burst) {
     let config = FabricLinkConfig {
         capacity_packets: 16,
         ..config()
     };
-    let (mut a, mut b) = FabricLink::pair(&config).unwrap();
+    let (mut a, b) = FabricLink::pair(&config).unwrap();
     let mut burst = Burst::new();
     for i in 0..20 {
         assert!(burst.push(numbered(pool, i, 64)).is_ok());
     }
     assert_eq!(a.tx_burst(&mut burst), 16);
+    (a, b, burst)
+}
+
+fn a_full_link_pushes_back(pool: &Mempool) {
+    let (mut a, mut b, mut burst) = full_link(pool);
     assert_eq!(
         burst.iter().map(number).collect::<Vec<_>>(),
         [16, 17, 18, 19]
@@ -148,16 +143,7 @@ fn a_full_link_pushes_back(pool: &Mempool) {
 
 /// They go in front, and whoever has no room for more frames hears them all the same.
 fn pause_frames_pass_a_full_link(pool: &Mempool) {
-    let config = FabricLinkConfig {
-        capacity_packets: 16,
-        ..config()
-    };
-    let (mut a, mut b) = FabricLink::pair(&config).unwrap();
-    let mut burst = Burst::new();
-    for i in 0..20 {
-        assert!(burst.push(numbered(pool, i, 64)).is_ok());
-    }
-    assert_eq!(a.tx_burst(&mut burst), 16);
+    let (mut a, mut b, _left) = full_link(pool);
     let pause = |pool| mbuf(pool, 60, |data| data[12..14].copy_from_slice(&[0x88, 0x08]));
     let mut control = Burst::new();
     assert!(control.push(pause(pool)).is_ok());

@@ -10,9 +10,11 @@ use std::time::{Duration, Instant};
 
 use roceline::port::spread::{PartOf, spread};
 use roceline::port::{
-    Burst, Driver, Eal, EalConfig, FabricEnd, FabricLink, FabricLinkConfig, Huge, Mbuf, Mempool,
-    MempoolConfig, Port,
+    Burst, Driver, Eal, FabricEnd, FabricLink, FabricLinkConfig, Mbuf, Mempool, Port,
 };
+
+#[path = "support/small_pool.rs"]
+mod small_pool;
 
 const OWN: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const OTHER: [u8; 6] = [2, 0, 0, 0, 0, 2];
@@ -20,20 +22,7 @@ const GROUP: [u8; 6] = [0x01, 0x00, 0x5e, 1, 2, 3];
 
 #[test]
 fn parts_of_a_port() {
-    let config = EalConfig {
-        huge: Huge::Never,
-        mem_mb: 64,
-        ..EalConfig::default()
-    };
-    let eal = Eal::init(&config).unwrap();
-    let pool = Mempool::new(
-        &eal,
-        &MempoolConfig {
-            count: 4096,
-            ..MempoolConfig::default()
-        },
-    )
-    .unwrap();
+    let (eal, pool) = small_pool::start();
     each_part_gets_what_is_its_own(&pool);
     assert_eq!(pool.available(), 4096);
     all_send_by_the_queue_of_the_first(&pool);

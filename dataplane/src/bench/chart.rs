@@ -9,18 +9,9 @@ use plotters::prelude::*;
 use serde_json::Value;
 
 use super::goals::Results;
+use crate::palette::COLORS;
 
 const SIZE: (u32, u32) = (900, 480);
-/// Okabe and Ito's colours, which the colour-blind tell apart.
-const COLORS: [(u8, u8, u8); 7] = [
-    (213, 94, 0),
-    (0, 114, 178),
-    (0, 158, 115),
-    (204, 121, 167),
-    (230, 159, 0),
-    (86, 180, 233),
-    (0, 0, 0),
-];
 
 /// Points of one kind.
 struct Curve {

@@ -273,17 +273,8 @@ mod tests {
     #[test]
     fn a_queue_pair_is_a_column_of_its_own() {
         let qp = |device: &str, qpn| Qp {
-            transport: "RC".into(),
-            device: device.into(),
-            qpn,
-            state: "RTS".into(),
-            pid: 1,
-            remote: "10.0.0.2".into(),
-            remote_qpn: 3,
-            sq_psn: 0,
-            rq_psn: 0,
-            rate: 0,
             counters: BTreeMap::from([("packet_seq_err".into(), u64::from(qpn))]),
+            ..Qp::sample(device, qpn)
         };
         let reply = || QpsReply {
             qps: vec![qp("roce0", 2), qp("roce0", 3), qp("roce1", 2)],

@@ -100,17 +100,9 @@ mod tests {
 
     fn reply(counted: &[(u32, u64)]) -> QpsReply {
         let qp = |&(qpn, bytes): &(u32, u64)| Qp {
-            transport: "RC".into(),
-            device: "roce0".into(),
-            qpn,
-            state: "RTS".into(),
-            pid: 1,
-            remote: "10.0.0.2".into(),
-            remote_qpn: 3,
-            sq_psn: 0,
-            rq_psn: 0,
             rate: 2_500_000_000,
             counters: BTreeMap::from([("rdma_tx_bytes".into(), bytes)]),
+            ..Qp::sample("roce0", qpn)
         };
         QpsReply {
             qps: counted.iter().map(qp).collect(),

@@ -181,6 +181,26 @@ pub struct Qp {
     pub counters: BTreeMap<String, u64>,
 }
 
+#[cfg(test)]
+impl Qp {
+    /// A connected one that has not counted anything.
+    pub fn sample(device: &str, qpn: u32) -> Qp {
+        Qp {
+            transport: "RC".into(),
+            device: device.into(),
+            qpn,
+            state: "RTS".into(),
+            pid: 1,
+            remote: "10.0.0.2".into(),
+            remote_qpn: 3,
+            sq_psn: 0,
+            rq_psn: 0,
+            rate: 0,
+            counters: BTreeMap::new(),
+        }
+    }
+}
+
 /// Answer to [`Query::Mrs`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MrsReply {

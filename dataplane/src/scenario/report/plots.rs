@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
+use crate::palette::COLORS;
 use crate::scenario::ScenarioError;
 use crate::scenario::outcome::Quantity;
 use crate::scenario::runs::Run;
@@ -21,17 +22,6 @@ const HEAD: u32 = 40;
 const MOST_PANELS: usize = 8;
 /// Curves of a panel: those with the largest values.
 const MOST_CURVES: usize = 10;
-/// Okabe and Ito's colours, which the colour-blind tell apart, and darker ones for more.
-const COLORS: [(u8, u8, u8); 8] = [
-    (213, 94, 0),
-    (0, 114, 178),
-    (0, 158, 115),
-    (204, 121, 167),
-    (230, 159, 0),
-    (86, 180, 233),
-    (0, 0, 0),
-    (120, 120, 120),
-];
 
 /// A curve of a panel.
 struct Curve {
