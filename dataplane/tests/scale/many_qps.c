@@ -78,6 +78,22 @@ static void message_each(struct end ends[2], int pairs, int round)
 		FAIL("round %d: not what was sent", round);
 }
 
+/* Two queues of each QP are mapped. Were the mappings not joined, 32,000 QPs would use up the kernel's default for them
+ * (vm.max_map_count), and a device of 65,536 could not be used by one program. */
+static void expect_joined_mappings(int qps)
+{
+	FILE *maps = fopen("/proc/self/maps", "r");
+	int lines = 0;
+
+	if (!maps)
+		FAIL("/proc/self/maps cannot be read: %m");
+	for (int c; (c = getc(maps)) != EOF;)
+		lines += c == '\n';
+	fclose(maps);
+	if (lines > 500 + qps / 10)
+		FAIL("%d QPs have %d mappings", qps, lines);
+}
+
 int main(int count, char **arguments)
 {
 	if (count != 6)
@@ -90,6 +106,7 @@ int main(int count, char **arguments)
 	for (int e = 0; e < 2; e++)
 		open_end(&ends[e], arguments[1 + e], pairs, depth);
 	printf("%d queue pairs created in %.3f s\n", 2 * pairs, now() - begin);
+	expect_joined_mappings(2 * pairs);
 
 	begin = now();
 	for (int i = 0; i < pairs; i++)

@@ -129,17 +129,20 @@ fn new_qp(
     }
     let sizes = sizes(&params, &limits)?;
     let charge = context.charge(Resource::Qps, 1)?;
-    let sq = context.queues.alloc(&context.file, sizes.sq)?;
-    // The provider maps a receive queue of its own even when it was asked for with no entries.
+    // In the order in which rdma-core's rxe provider maps them, so that a program's mappings join (`queue_memory`): the
+    // receive queue first, which it maps even when it was asked for with no entries.
     let rq = match srq {
         Some(_) => None,
-        None => match context.queues.alloc(&context.file, sizes.rq) {
-            Ok(rq) => Some(rq),
-            Err(error) => {
-                context.queues.free(&context.file, sq);
-                return Err(error);
+        None => Some(context.queues.alloc(&context.file, sizes.rq)?),
+    };
+    let sq = match context.queues.alloc(&context.file, sizes.sq) {
+        Ok(sq) => sq,
+        Err(error) => {
+            if let Some(rq) = rq {
+                context.queues.free(&context.file, rq);
             }
-        },
+            return Err(error);
+        }
     };
     let init = QpInit {
         qp_type,
