@@ -153,6 +153,7 @@ fn without_a_daemon_every_command_says_so() {
     for arguments in [
         &["show", "--socket", socket][..],
         &["stat", "--socket", socket],
+        &["top", "--socket", socket],
         &["wait", "--timeout", "0", "--socket", socket],
     ] {
         fails(arguments, 1, &[socket, "roceline nic"]);

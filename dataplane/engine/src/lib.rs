@@ -25,4 +25,4 @@ pub use descriptor::{MemSlice, NO_AH, Outcome, Outputs, Payload, Place, PlaceKin
 pub use diagnosis::{Diagnosis, diagnose};
 pub use time::Nanos;
 pub use transport::journal::{Owner, PostMortem, PostMortems};
-pub use transport::{AckPolicy, Engine, EngineConfig, MAX_PENDING, Retransmission};
+pub use transport::{AckPolicy, Engine, EngineConfig, MAX_PENDING, Retransmission, Waiting};

@@ -10,7 +10,7 @@ use roceline_engine::congestion::ets::Ets;
 use roceline_engine::congestion::{AlgorithmKind, CongestionConfig, Rate};
 use roceline_engine::verbs::{Event, Mtu, QpId, QpType, WcStatus, WrOpcode};
 use roceline_engine::wire::{Opcode, link_bytes};
-use roceline_engine::{Nanos, Retransmission};
+use roceline_engine::{Nanos, Retransmission, Waiting};
 use sender::{Sender, Setup};
 
 /// Every queue pair at one rate.
@@ -513,4 +513,38 @@ fn acknowledgements_take_nothing_from_the_rate() {
     assert!(s.acks > 7_900, "{}", s.acks);
     let off = rate_of(&s.log) / rate.0 as f64 - 1.0;
     assert!(off.abs() < 0.01, "{off}");
+}
+
+/// What a queue pair waits for is told to whoever asks.
+#[test]
+fn what_a_queue_pair_waits_for_is_said() {
+    let mut s = Sender::new(&Setup {
+        congestion: fixed(Rate::from_mbps(100)),
+        ..Setup::default()
+    });
+    let waiting = |s: &Sender| s.engine.waiting(0);
+    assert_eq!(waiting(&s), Some(Waiting::Program));
+    assert_eq!(s.engine.waiting(1), None, "there is no other");
+    let id = s.qps[0].id;
+
+    // Its priority is paused before its first packet.
+    s.engine.set_paused(0xff);
+    assert!(s.post(0, WrOpcode::Write, 1 << 20));
+    assert_eq!(waiting(&s), Some(Waiting::Pause));
+    s.engine.set_paused(0);
+    assert_eq!(waiting(&s), Some(Waiting::Turn));
+
+    // A MiB at 100 Mb/s: nearly always between two packets.
+    s.run_for(Nanos::from_millis(1), |_| {});
+    assert_eq!(waiting(&s), Some(Waiting::Rate));
+    s.engine.pause_tx(id, true);
+    assert_eq!(waiting(&s), Some(Waiting::Memory));
+    s.engine.pause_tx(id, false);
+
+    // All is sent, and nobody answers.
+    let mut s = Sender::new(&Setup::default());
+    s.silent = true;
+    assert!(s.post(0, WrOpcode::Write, 1000));
+    s.poll();
+    assert_eq!(waiting(&s), Some(Waiting::Peer));
 }

@@ -11,7 +11,7 @@ use super::end::EndConfig;
 use super::limit;
 use super::load::Load;
 use super::machine::tsc_hz;
-use super::one_core::{Cycles, OneCore, Sample};
+use super::one_core::{Cycles, Measured, OneCore, Sample};
 use super::stats::Spread;
 use crate::lcore::probe::Stage;
 use crate::port::{Eal, EalConfig, Mempool, MempoolConfig};
@@ -76,6 +76,25 @@ pub struct Outcome {
     pub together_per_s: Spread,
     /// Times that something was sent again; more than a few spoil the figures.
     pub retries: u64,
+}
+
+/// What it costs that `roceline top` looks.
+#[derive(Clone, Debug, Serialize)]
+pub struct Watching {
+    /// The operation, as the command line spells it.
+    pub op: super::load::Op,
+    /// Bytes of a message.
+    pub bytes: u32,
+    /// QPs.
+    pub qps: usize,
+    /// Cycles of a message at the requester's NIC while nobody looks.
+    pub requester_cycles: Spread,
+    /// Per cent that it takes more while somebody does.
+    pub requester_more_percent: Spread,
+    /// The same of the responder's.
+    pub responder_cycles: Spread,
+    /// Likewise.
+    pub responder_more_percent: Spread,
 }
 
 /// Both NICs on one core.
@@ -183,12 +202,12 @@ impl Datapath {
         } = self.settings;
         let ends = self.ends(case.qps, load.len as usize)?;
         let mut requester = ends.begin(load);
-        ends.sample(&mut requester, &load, WARM_UP, hz, false);
+        ends.sample(&mut requester, &load, WARM_UP, hz, Measured::Plain);
         let plain: Vec<Sample> = (0..rounds.max(1))
-            .map(|_| ends.sample(&mut requester, &load, round, hz, false))
+            .map(|_| ends.sample(&mut requester, &load, round, hz, Measured::Plain))
             .collect();
         let staged: Vec<Sample> = (0..STAGED)
-            .map(|_| ends.sample(&mut requester, &load, round, hz, true))
+            .map(|_| ends.sample(&mut requester, &load, round, hz, Measured::Staged))
             .collect();
         ends.finish(&mut requester)?;
         let limit = limit::copy_and_icrc(load.len, mtu);
@@ -197,11 +216,9 @@ impl Datapath {
             let cycles = plain.iter().map(|s| of(s).all as f64 / s.messages);
             let cycles = Spread::of(cycles);
             let stage = |stage: Stage| {
-                let share = |s: &Sample| {
-                    of(s).stages[stage as usize] as f64 / (s.messages * packets as f64)
-                };
+                let share = |s: &Sample| of(s).stages[stage] as f64 / (s.messages * packets as f64);
                 let spread = Spread::of(staged.iter().map(share));
-                (format!("{stage:?}").to_lowercase(), spread.median)
+                (stage.name().to_string(), spread.median)
             };
             let messages_per_s = cycles.map(|cycles| hz / cycles);
             Cost {
@@ -224,15 +241,60 @@ impl Datapath {
         })
     }
 
+    /// Measures what a case costs more while `roceline top` looks: rounds in turns with it and without.
+    ///
+    /// # Errors
+    /// When it cannot be set up, or hangs.
+    pub fn watched(&mut self, case: &Case) -> io::Result<Watching> {
+        let (load, hz) = (case.load, self.tsc_hz);
+        let Settings { rounds, round, .. } = self.settings;
+        let ends = self.ends(case.qps, load.len as usize)?;
+        let mut requester = ends.begin(load);
+        ends.sample(&mut requester, &load, WARM_UP, hz, Measured::Plain);
+        let mut all = Vec::new();
+        for pair in 0..rounds.max(1) {
+            let mut one = |measured| {
+                let sample = ends.sample(&mut requester, &load, round, hz, measured);
+                [&sample.requester, &sample.responder].map(|of| of.all as f64 / sample.messages)
+            };
+            // Each comes first as often as the other: what changes with time is for both alike.
+            let (plain, watched) = if pair % 2 == 0 {
+                let plain = one(Measured::Plain);
+                (plain, one(Measured::Watched))
+            } else {
+                let watched = one(Measured::Watched);
+                (one(Measured::Plain), watched)
+            };
+            all.push((plain, watched));
+        }
+        ends.finish(&mut requester)?;
+        let more = |side: usize| {
+            let ratios = all
+                .iter()
+                .map(|(plain, watched)| watched[side] / plain[side]);
+            Spread::of(ratios.map(|ratio| 100.0 * (ratio - 1.0)))
+        };
+        let cycles = |side: usize| Spread::of(all.iter().map(|(plain, _)| plain[side]));
+        Ok(Watching {
+            op: load.op,
+            bytes: load.len,
+            qps: case.qps,
+            requester_cycles: cycles(0),
+            requester_more_percent: more(0),
+            responder_cycles: cycles(1),
+            responder_more_percent: more(1),
+        })
+    }
+
     /// Moves exactly so many messages ([`OneCore::exactly`]).
     ///
     /// # Errors
     /// When it cannot be set up, or hangs.
-    pub fn exactly(&mut self, case: &Case, messages: u64) -> io::Result<()> {
+    pub fn exactly(&mut self, case: &Case, messages: u64, watched: bool) -> io::Result<()> {
         let ends = self.ends(case.qps, case.load.len as usize)?;
         let mut requester = ends.begin(case.load);
         ends.finish(&mut requester)?;
-        ends.exactly(&mut requester, messages)
+        ends.exactly(&mut requester, messages, watched)
     }
 
     /// Lets go of the NICs of earlier cases.

@@ -10,7 +10,8 @@ use roceline_engine::Nanos;
 use super::end::{End, EndConfig};
 use super::load::{Load, Requester, Responder};
 use crate::daemon::LINK_PACKETS;
-use crate::lcore::probe::{CycleProbe, NoProbe, Probe, Stage, tsc};
+use crate::lcore::Lcore;
+use crate::lcore::probe::{CycleProbe, NoProbe, Probe, Stage, Stages, tsc};
 use crate::port::{FabricLink, FabricLinkConfig, Mempool, Port};
 
 /// Polls of an empty loop that are measured at once.
@@ -26,9 +27,20 @@ pub struct Cycles {
     /// In polls.
     pub all: u64,
     /// By stage, if they were looked at.
-    pub stages: [u64; Stage::ALL.len()],
+    pub stages: Stages,
     /// Polls.
     pub polls: u64,
+}
+
+/// What is measured while a load runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Measured {
+    /// Whole polls.
+    Plain,
+    /// Their stages, too: to look at the clock between them costs some.
+    Staged,
+    /// Whole polls, as long as somebody looks at the loop with `roceline top`.
+    Watched,
 }
 
 /// What happened in a stretch of time.
@@ -92,29 +104,33 @@ impl OneCore {
         Requester::new(load, self.b.introduction())
     }
 
-    /// Runs for a while; cycles by stage only if `staged`, as looking at the clock costs some.
+    /// Runs for a while.
     pub fn sample(
         &mut self,
         requester: &mut Requester,
         load: &Load,
         time: Duration,
         tsc_hz: f64,
-        staged: bool,
+        measured: Measured,
     ) -> Sample {
         let until = (time.as_secs_f64() * tsc_hz) as u64;
-        if !staged {
-            return self.run(requester, load, until, &mut NoProbe, &mut NoProbe);
+        match measured {
+            Measured::Plain => return self.run(requester, load, until, &mut Plain, &mut Plain),
+            Measured::Watched => {
+                return self.run(requester, load, until, &mut Watched, &mut Watched);
+            }
+            Measured::Staged => {}
         }
-        let (mut of_a, mut of_b) = (CycleProbe::new(), CycleProbe::new());
+        let (mut of_a, mut of_b) = (CycleProbe::new(1), CycleProbe::new(1));
         let mut sample = self.run(requester, load, until, &mut of_a, &mut of_b);
         for stage in Stage::ALL {
-            sample.requester.stages[stage as usize] = of_a.cycles(stage);
-            sample.responder.stages[stage as usize] = of_b.cycles(stage);
+            sample.requester.stages[stage] = of_a.cycles(stage);
+            sample.responder.stages[stage] = of_b.cycles(stage);
         }
         sample
     }
 
-    fn run<P: Pausing>(
+    fn run<P: Polling>(
         &mut self,
         requester: &mut Requester,
         load: &Load,
@@ -129,11 +145,11 @@ impl OneCore {
             requester.step(&mut self.a);
             of_a.resume();
             let start = tsc();
-            self.a.lcore.turn(of_a);
+            of_a.turn(&mut self.a.lcore);
             let middle = tsc();
             of_a.pause();
             of_b.resume();
-            self.b.lcore.turn(of_b);
+            of_b.turn(&mut self.b.lcore);
             let end = tsc();
             of_b.pause();
             self.responder.step(&mut self.b);
@@ -170,21 +186,30 @@ impl OneCore {
         Err(io::Error::other("requests were never completed"))
     }
 
-    /// Exactly so many messages, with a clock that steps by as much each turn: the same instructions in every run, which a simulated CPU
+    /// Exactly so many messages, `watched` as by `roceline top` or not, with a clock that steps by as much each turn: the same instructions in every run, which a simulated CPU
     /// can count (`valgrind --tool=callgrind --toggle-collect='*OneCore*exactly*'`).
     ///
     /// # Errors
     /// When they are never completed.
     #[inline(never)]
-    pub fn exactly(&mut self, requester: &mut Requester, messages: u64) -> io::Result<()> {
+    pub fn exactly(
+        &mut self,
+        requester: &mut Requester,
+        messages: u64,
+        watched: bool,
+    ) -> io::Result<()> {
         let mut now = self.steps;
         let end = requester.posted() + messages;
         for _ in 0..STUCK {
             let left = end - requester.posted();
             requester.post(&mut self.a, left.min(64) as usize);
             now = now + STEP;
-            self.a.lcore.poll(now, &mut NoProbe);
-            self.b.lcore.poll(now, &mut NoProbe);
+            for lcore in [&mut self.a.lcore, &mut self.b.lcore] {
+                match watched {
+                    false => lcore.poll(now, &mut NoProbe),
+                    true => lcore.watched_poll(now),
+                };
+            }
             self.responder.step(&mut self.b);
             requester.reap(&mut self.a);
             if requester.posted() == end && requester.is_done(&self.a) {
@@ -219,25 +244,46 @@ impl OneCore {
     }
 }
 
-/// A probe whose clock can stand still while another NIC is polled.
-pub trait Pausing: Probe {
-    /// Its NIC is polled from now on.
-    fn resume(&mut self);
-    /// And no longer.
-    fn pause(&mut self);
-}
-
-impl Pausing for NoProbe {
-    #[inline(always)]
+/// How an lcore is polled, and what is measured of it.
+trait Polling {
+    /// It is polled from now on.
     fn resume(&mut self) {}
-    #[inline(always)]
+    /// One poll.
+    fn turn(&mut self, lcore: &mut Lcore);
+    /// And no longer.
     fn pause(&mut self) {}
 }
 
-impl Pausing for CycleProbe {
+/// As by a daemon at which nobody looks.
+struct Plain;
+
+impl Polling for Plain {
+    #[inline]
+    fn turn(&mut self, lcore: &mut Lcore) {
+        lcore.turn(&mut NoProbe);
+    }
+}
+
+/// As by a daemon at which `roceline top` looks.
+struct Watched;
+
+impl Polling for Watched {
+    #[inline]
+    fn turn(&mut self, lcore: &mut Lcore) {
+        let now = lcore.now();
+        lcore.watched_poll(now);
+    }
+}
+
+/// A probe's clock stands still while another NIC is polled.
+impl Polling for CycleProbe {
     #[inline]
     fn resume(&mut self) {
         CycleProbe::resume(self);
+    }
+    #[inline]
+    fn turn(&mut self, lcore: &mut Lcore) {
+        lcore.turn(self);
     }
     #[inline]
     fn pause(&mut self) {

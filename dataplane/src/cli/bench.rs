@@ -7,6 +7,7 @@ mod latency;
 mod machine;
 mod plot;
 mod scale;
+mod top;
 mod two_cores;
 
 use std::fs;
@@ -42,6 +43,7 @@ enum What {
     Datapath(datapath::Args),
     Latency(latency::Args),
     Scale(scale::Args),
+    Top(top::Args),
     Machine(machine::Args),
     Goals(goals::Args),
     Plot(plot::Args),
@@ -105,6 +107,7 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
         What::Datapath(args) => datapath::run(args),
         What::Latency(args) => latency::run(args),
         What::Scale(args) => scale::run(args),
+        What::Top(args) => top::run(args),
         What::Machine(args) => machine::run(&args),
         What::Goals(args) => goals::run(&args),
         What::Plot(args) => plot::run(&args),

@@ -25,6 +25,7 @@ mod sim;
 mod socket;
 mod stat;
 mod table;
+mod top;
 mod wait;
 
 use std::ffi::OsString;
@@ -53,6 +54,7 @@ Examples, in two terminals:
   roceline run -- ib_write_bw -d roce1 127.0.0.1    # and its client on the other
 
   roceline stat                             # what went over the wire
+  roceline top                              # how busy the daemon is, and what holds traffic up
   roceline capture -w - | tshark -r -       # each packet of it
   roceline sim --list                       # networks of NICs in virtual time
   roceline doctor                           # what is missing on this machine
@@ -91,6 +93,7 @@ enum Command {
     Run(run::Args),
     Show(show::Args),
     Stat(stat::Args),
+    Top(top::Args),
     Impair(impair::Args),
     Congestion(congestion::Args),
     Link(link::Args),
@@ -124,6 +127,11 @@ enum CliError {
     Wait(#[from] wait::NotReady),
     #[error("no queue pair has the number {0:#08x}: `roceline show qps` lists those that exist")]
     NoQp(u32),
+    #[error(
+        "the daemon did not count without a break between two looks, several times: its threads get too little CPU, or look \
+         more often with --interval"
+    )]
+    NotCounted,
     #[error("{0}")]
     Usage(String),
     #[error("{0}")]
@@ -215,6 +223,7 @@ fn dispatch(command: Command, socket: Option<PathBuf>, verbosity: u8) -> Result<
         Command::Run(args) => run::run(args, &socket),
         Command::Show(args) => show::run(args, &socket),
         Command::Stat(args) => stat::run(args, &socket),
+        Command::Top(args) => top::run(args, &socket),
         Command::Impair(args) => impair::run(args, &socket),
         Command::Congestion(args) => congestion::run(args, &socket),
         Command::Link(args) => link::run(args, &socket),
@@ -302,6 +311,7 @@ mod tests {
                 "run",
                 "show",
                 "stat",
+                "top",
                 "impair",
                 "congestion",
                 "link",

@@ -6,11 +6,15 @@
 mod asked;
 mod reply;
 mod report;
+mod top;
+
+use std::time::Duration;
 
 use roceline_abi::PROTOCOL_VERSION;
 use serde::{Deserialize, Serialize};
 
 pub use reply::*;
+pub use top::{LcoreTop, NicTop, TopReply, Traffic};
 
 use super::congestion::Pairs;
 use super::error::CommandError;
@@ -42,6 +46,12 @@ pub enum Query {
     Version,
     /// -> [`LcoresReply`]
     Lcores,
+    /// What the lcores do with their time, which they count for so long from now on. -> [`TopReply`]
+    Top {
+        /// In milliseconds, a minute at most.
+        #[serde(default)]
+        how_long_ms: u32,
+    },
     /// What programs have, and may have. -> [`ProgramsReply`](super::programs::ProgramsReply)
     Programs,
     /// Who is where. -> [`NeighboursReply`](super::neighbours::NeighboursReply)
@@ -173,6 +183,10 @@ pub(super) fn answer(shared: &Shared, peer: Peer, payload: &[u8]) -> Result<Vec<
         Query::Lcores => json(&LcoresReply {
             lcores: lcores(&counted(shared)?),
         }),
+        Query::Top { how_long_ms } => {
+            let how_long = Duration::from_millis(how_long_ms.into());
+            json(&top::reply(shared, how_long)?)
+        }
         Query::Fabric => json(&fabric(shared)?),
         Query::Neighbours => json(&neighbours::reply(shared)),
         Query::Impair => json(&shared.impairments.list(shared)?),
@@ -212,6 +226,10 @@ mod tests {
             (Query::Lcores, r#"{"query":"lcores"}"#),
             (Query::Programs, r#"{"query":"programs"}"#),
             (Query::Neighbours, r#"{"query":"neighbours"}"#),
+            (
+                Query::Top { how_long_ms: 3000 },
+                r#"{"query":"top","how_long_ms":3000}"#,
+            ),
             (Query::Fabric, r#"{"query":"fabric"}"#),
             (Query::Impair, r#"{"query":"impair"}"#),
             (Query::ImpairClear, r#"{"query":"impair-clear"}"#),

@@ -365,6 +365,7 @@ fn name(command: &Command) -> &'static str {
         Command::Snapshot(_) => "Snapshot",
         Command::Impair(_) => "Impair",
         Command::Counters => "Counters",
+        Command::Usage { .. } => "Usage",
         Command::Fabric => "Fabric",
         Command::PostMortems => "PostMortems",
         Command::AddTap(_) => "AddTap",

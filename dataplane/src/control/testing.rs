@@ -239,6 +239,7 @@ impl State {
             },
             Command::Impair(command) => self.impair(command),
             Command::PostMortems => Reply::PostMortems(Vec::new()),
+            Command::Usage { .. } => Reply::Usage(Box::default()),
             Command::Fabric => Reply::Fabric(Box::default()),
             Command::Fatal
             | Command::SetLink { .. }

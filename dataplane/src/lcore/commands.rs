@@ -34,6 +34,7 @@ use super::others;
 use super::post_mortems::post_mortems;
 use super::snapshot::{counters, snapshot};
 use super::tap;
+use super::usage;
 
 /// Lcore slot of a context in its file: it belongs to one lcore.
 const SLOT: u32 = 0;
@@ -58,6 +59,9 @@ pub fn serve(lcore: &mut Lcore, request: Request, now: Nanos) {
         Command::Snapshot(from) => Ok(Reply::Snapshot(Box::new(snapshot(lcore, from)))),
         Command::Impair(command) => impair::serve(lcore, command),
         Command::Counters => Ok(Reply::Snapshot(Box::new(counters(lcore)))),
+        Command::Usage { how_long } => {
+            Ok(Reply::Usage(Box::new(usage::serve(lcore, now, how_long))))
+        }
         Command::Fabric => Ok(Reply::Fabric(Box::new(lcore.fabric_report(now)))),
         Command::PostMortems => Ok(Reply::PostMortems(post_mortems(lcore, now))),
         Command::AddTap(tap) => tap::add(lcore, tap),
@@ -262,6 +266,7 @@ fn in_context(
         | Command::DeregMr { .. }
         | Command::Snapshot(_)
         | Command::Counters
+        | Command::Usage { .. }
         | Command::Fabric
         | Command::Impair(_)
         | Command::PostMortems

@@ -7,7 +7,7 @@
 //! payload of a READ response is fetched by the thread while requests before it are being placed there.
 
 use roceline_abi::queue::{Cqe, Origin};
-use roceline_engine::verbs::{AsyncKind, Completion, Event, QpId, WcStatus};
+use roceline_engine::verbs::{AsyncKind, Completion, Event, QpId, WcOpcode, WcStatus};
 use roceline_engine::wire::atomic_eth;
 use roceline_engine::{MemSlice, Outcome, Outputs, Place};
 
@@ -263,6 +263,8 @@ fn complete(nic: &mut Nic, shared: &mut Shared, c: &Completion) {
     if let Some(qp) = qp {
         if c.recv {
             qp.rq.retire();
+            let is_send = c.opcode == WcOpcode::Recv && c.status == WcStatus::Success;
+            nic.counts.rx_sends += u64::from(is_send);
         } else {
             qp.sq.retire(c.retire);
         }

@@ -55,6 +55,8 @@ pub struct Idle {
     /// Until then nobody else is thought to want the CPU.
     alone_until: Nanos,
     sleeps: u64,
+    /// The CPU was given to others since this was asked last.
+    away: bool,
 }
 
 impl Idle {
@@ -76,6 +78,7 @@ impl Idle {
             last_work: Nanos::ZERO,
             alone_until: Nanos::ZERO,
             sleeps: 0,
+            away: false,
         };
         idle.watch(&idle.wake.eventfd);
         Ok(idle)
@@ -84,6 +87,18 @@ impl Idle {
     /// Times slept.
     pub fn sleeps(&self) -> u64 {
         self.sleeps
+    }
+
+    /// Whether the CPU was given to others since this was asked last.
+    #[inline]
+    pub fn was_away(&mut self) -> bool {
+        std::mem::take(&mut self.away)
+    }
+
+    /// Lets others have the CPU.
+    fn give_way(&mut self) {
+        self.away = true;
+        std::thread::yield_now();
     }
 
     /// Wakes on this eventfd too.
@@ -109,6 +124,7 @@ impl Idle {
 
     fn wait(&mut self, timeout: Nanos) {
         self.sleeps += 1;
+        self.away = true;
         let timeout = libc::timespec {
             tv_sec: (timeout.0 / 1_000_000_000) as i64,
             tv_nsec: (timeout.0 % 1_000_000_000) as i64,
@@ -153,7 +169,7 @@ pub fn rest(lcore: &mut Lcore, work: usize, now: Nanos) {
     if lcore.idle.policy == IdlePolicy::Spin {
         // Even then memory threads that share our CPU must run.
         if waiting && lcore.helper_cpus.is_empty() {
-            std::thread::yield_now();
+            lcore.idle.give_way();
         } else {
             std::hint::spin_loop();
         }
@@ -163,7 +179,7 @@ pub fn rest(lcore: &mut Lcore, work: usize, now: Nanos) {
     if quiet >= QUIET {
         sleep(lcore, now);
     } else if waiting {
-        std::thread::yield_now();
+        lcore.idle.give_way();
     } else if lcore.overcommitted() {
         share(lcore, now);
     } else {
@@ -179,7 +195,7 @@ fn share(lcore: &mut Lcore, now: Nanos) {
         return;
     }
     let before = lcore.clock.machine();
-    std::thread::yield_now();
+    lcore.idle.give_way();
     let away = lcore.clock.machine() - before;
     lcore.idle.alone_until = match away < SWITCH {
         true => now + ALONE,
@@ -205,12 +221,12 @@ fn sleep(lcore: &mut Lcore, now: Nanos) {
             || nic.impair.has_work()
             || !nic.injected.is_empty()
         {
-            std::thread::yield_now();
+            lcore.idle.give_way();
             return;
         }
         if let Some(pause) = &nic.pause {
             if pause.has_work() {
-                std::thread::yield_now();
+                lcore.idle.give_way();
                 return;
             }
             if let Some(deadline) = pause.next_deadline() {
@@ -237,7 +253,7 @@ fn sleep(lcore: &mut Lcore, now: Nanos) {
         let left = deadline.saturating_sub(now);
         if left < SHORT {
             // Over before a sleep would be.
-            std::thread::yield_now();
+            lcore.idle.give_way();
             return;
         }
         longest = longest.min(left);

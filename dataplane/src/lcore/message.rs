@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use super::pause::PauseReport;
 use super::tap::{Tap, TapId};
+use super::usage::LoopUse;
 use crate::congestion::Settings;
 use crate::fabric::report::FabricReport;
 use crate::impair::Place;
@@ -286,6 +287,11 @@ pub enum Command {
     /// What NICs have counted, and nothing of single objects, so that it costs little. No context needed. ->
     /// `Snapshot`
     Counters,
+    /// What the loop does with its time: it is counted from now on, for so long. No context needed. -> `Usage`
+    Usage {
+        /// How long somebody looks at least.
+        how_long: Nanos,
+    },
     /// What the switches that this lcore owns have done. No context needed. -> `Fabric`
     Fabric,
     /// Rules that impair packets. No context needed. -> `Done`, or `Impair` for a report
@@ -335,6 +341,13 @@ pub enum Command {
         /// Says which destinations are reached through it.
         network: Arc<Network>,
     },
+}
+
+impl Command {
+    /// Whether it reads counters and changes nothing that a program sees.
+    pub fn only_counts(&self) -> bool {
+        matches!(self, Command::Counters | Command::Usage { .. })
+    }
 }
 
 /// How many multicast groups a device has.
@@ -452,6 +465,8 @@ pub enum Reply {
     Impair(Vec<PlaceReport>),
     /// What switches have done; none if the lcore owns none.
     Fabric(Box<FabricReport>),
+    /// What the loop did.
+    Usage(Box<LoopUse>),
     /// Records of all NICs.
     PostMortems(Vec<PostMortemReport>),
     /// The tap that was removed.

@@ -44,6 +44,7 @@ mod snapshot;
 mod srq;
 mod stages;
 pub mod tap;
+pub mod usage;
 mod wqe;
 
 use std::collections::{HashMap, VecDeque};
@@ -77,6 +78,7 @@ use notify::{write_due, write_stuck};
 use probe::{NoProbe, Probe, Stage};
 use program::Programs;
 use tap::Taps;
+use usage::Usage;
 
 /// Requests served in one poll, so that data never waits long for control.
 const REQUESTS_PER_POLL: usize = 4;
@@ -146,6 +148,8 @@ pub struct Lcore {
     others_thread: Option<Thread>,
     /// Beats as long as polls end.
     heart: Arc<Heart>,
+    /// What it does with its time, while somebody looks.
+    usage: Usage,
 }
 
 impl Lcore {
@@ -167,27 +171,29 @@ impl Lcore {
         slice::shorten();
         let held_most = pool.config().count as usize / 2;
         let idle = Idle::new(config.idle, Arc::clone(&wake), config.cpus)?;
+        let nics: Vec<Nic> = nics
+            .into_iter()
+            .enumerate()
+            .map(|(place, n)| {
+                let mut nic = Nic::new(n.info, place, n.port, n.polled, n.engine);
+                let pause = nic.settings.pfc;
+                nic.set_pause(&pause, Nanos::ZERO);
+                if pause.is_on() {
+                    let by = match nic.port_pauses {
+                        true => "the port's hardware",
+                        false => "the polling thread",
+                    };
+                    tracing::info!(nic = nic.info.name, by, mode = ?pause.mode, "pauses on");
+                }
+                if let Some(event) = nic.port.rx_event().filter(|_| nic.signalled) {
+                    idle.watch(&event);
+                }
+                nic
+            })
+            .collect();
         Ok(Lcore {
-            nics: nics
-                .into_iter()
-                .enumerate()
-                .map(|(place, n)| {
-                    let mut nic = Nic::new(n.info, place, n.port, n.polled, n.engine);
-                    let pause = nic.settings.pfc;
-                    nic.set_pause(&pause, Nanos::ZERO);
-                    if pause.is_on() {
-                        let by = match nic.port_pauses {
-                            true => "the port's hardware",
-                            false => "the polling thread",
-                        };
-                        tracing::info!(nic = nic.info.name, by, mode = ?pause.mode, "pauses on");
-                    }
-                    if let Some(event) = nic.port.rx_event().filter(|_| nic.signalled) {
-                        idle.watch(&event);
-                    }
-                    nic
-                })
-                .collect(),
+            usage: Usage::new(&nics),
+            nics,
             fabric: None,
             shared: Shared {
                 contexts: Slab::new(),
@@ -272,11 +278,35 @@ impl Lcore {
     pub fn run(&mut self, stop: &AtomicBool) {
         self.heart.begin();
         while !stop.load(Ordering::Relaxed) {
-            let now = self.clock.now();
-            let work = self.poll(now, &mut NoProbe);
-            idle::rest(self, work, now);
+            self.step();
         }
         self.heart.end();
+    }
+
+    /// One poll at the present time and the rest after it, as [`Lcore::run`] has them.
+    #[inline]
+    pub fn step(&mut self) {
+        let now = self.clock.now();
+        let work = match self.usage.is_on() {
+            false => self.poll(now, &mut NoProbe),
+            true => usage::poll(self, now),
+        };
+        idle::rest(self, work, now);
+    }
+
+    /// The present time, as polls take it.
+    #[inline]
+    pub fn now(&mut self) -> Nanos {
+        self.clock.now()
+    }
+
+    /// One poll as while somebody looks at the loop ([`usage`]); gives the number of things done.
+    #[inline]
+    pub fn watched_poll(&mut self, now: Nanos) -> usize {
+        if !self.usage.is_on() {
+            self.usage.ask(now, usage::LONGEST);
+        }
+        usage::poll(self, now)
     }
 
     /// One poll at the present time; gives the number of things done. For callers that are the loop themselves.
@@ -291,12 +321,13 @@ impl Lcore {
         self.shared.now = now;
         probe.begin(Stage::Messages);
         let mut work = self.messages(now);
-        probe.begin(Stage::Receive);
         if let Some(fabric) = &mut self.fabric {
+            probe.begin(Stage::Fabric);
             // Before NICs look at the clock, so that after a poll that is late a pause which was to last is told again before it has run out.
             work += fabric.poll(now);
         }
         for nic in &mut self.nics {
+            probe.begin_of(Stage::Receive, nic.place);
             work += stages::receive(nic, &mut self.shared, now);
         }
         let mut n = 0;
@@ -306,20 +337,21 @@ impl Lcore {
             for _ in 0..self.shared.programs.turn(program) {
                 let key = self.shared.programs.next(program);
                 let nic = &mut self.nics[self.shared.contexts[key].nic];
-                probe.begin(Stage::Memory);
+                probe.begin_of(Stage::Memory, nic.place);
                 work += stages::operations(nic, &mut self.shared, key, now);
                 if budget > 0 {
-                    probe.begin(Stage::Doorbells);
+                    probe.begin_of(Stage::Doorbells, nic.place);
                     let taken = stages::doorbells(nic, &mut self.shared, key, budget);
+                    probe.requests(nic.place, taken);
                     budget = budget.saturating_sub(taken);
                     work += taken;
                 }
             }
         }
         for nic in &mut self.nics {
-            probe.begin(Stage::Timers);
+            probe.begin_of(Stage::Timers, nic.place);
             work += stages::timers(nic, &mut self.shared, now);
-            probe.begin(Stage::Transmit);
+            probe.begin_of(Stage::Transmit, nic.place);
             work += stages::transmit(nic, &mut self.shared, now);
         }
         probe.begin(Stage::End);
@@ -363,7 +395,7 @@ impl Lcore {
             };
             // Who only reads counters, ten times a second, is no sign that there will be work: an idle loop goes back to
             // sleep at once.
-            changes += usize::from(!matches!(request.command, message::Command::Counters));
+            changes += usize::from(!request.command.only_counts());
             commands::serve(self, request, now);
             served += 1;
         }

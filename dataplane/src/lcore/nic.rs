@@ -120,6 +120,8 @@ pub struct NicCounts {
     pub rx_not_ours: u64,
     /// Dropped since the program's memory stood still (a page that it withholds, say).
     pub rx_memory_overrun: u64,
+    /// Messages received that took a receive request with them: SENDs.
+    pub rx_sends: u64,
     /// Received RoCE for a multicast group with members here.
     pub rx_multicast: u64,
     /// Sent to multicast groups.

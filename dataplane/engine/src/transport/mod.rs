@@ -24,6 +24,7 @@ mod schedule;
 mod sge;
 mod state;
 mod transmit;
+mod waiting;
 
 use crate::congestion::priority::PriorityMap;
 use crate::counters::Counters;
@@ -45,6 +46,7 @@ use reaction::Reaction;
 
 pub use ah::{AhError, AhInfo};
 pub use config::{AckPolicy, EngineConfig, Retransmission};
+pub use waiting::Waiting;
 
 /// The queue of send requests is full; the caller keeps the request and tries again after completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -280,6 +280,12 @@ impl Reaction {
         self.flows[slot as usize].algorithm.limit().is_some()
     }
 
+    /// Whether the QP in `slot` has something to send and must wait for its time.
+    pub fn holds(&self, slot: u32) -> bool {
+        let flow = self.flows.get(slot as usize);
+        flow.is_some_and(|flow| flow.held && flow.credit < 0)
+    }
+
     /// The rate of the QP in `slot` at `now`, which may be later than all that has happened to it.
     pub fn rate(&self, slot: u32, now: Nanos) -> Rate {
         let mut algorithm = self.flows[slot as usize].algorithm.clone();

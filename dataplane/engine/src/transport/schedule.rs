@@ -201,6 +201,12 @@ impl Schedule {
         }
     }
 
+    /// Whether `slot` waits for its turn.
+    pub fn has(&self, slot: u32) -> bool {
+        let entry = self.entries.get(slot as usize);
+        entry.is_some_and(|entry| entry.next != ABSENT)
+    }
+
     /// Puts `slot` at the end of its class, unless it waits already.
     #[inline]
     pub fn push(&mut self, slot: u32) {

@@ -54,6 +54,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", conflicts_with_all = ["cores", "port"], value_parser = number_in(1..=100_000_000))]
     messages: Option<u64>,
 
+    /// Of these messages: as while somebody looks with `roceline top`
+    #[arg(long, requires = "messages")]
+    watched: bool,
+
     #[command(flatten)]
     how: How,
 
@@ -181,7 +185,7 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     if let Some(messages) = args.messages {
         let mut each = cases.iter();
         return each
-            .try_for_each(|case| datapath.exactly(case, messages))
+            .try_for_each(|case| datapath.exactly(case, messages, args.watched))
             .map_err(failed);
     }
     let machine = Machine::look(Some(datapath.has_hugepages()));

@@ -402,6 +402,11 @@ impl Requester {
         self.head != self.started
     }
 
+    /// What its timer waits for.
+    pub fn waits(&self) -> Wait {
+        self.wait
+    }
+
     /// Requests that are not complete.
     pub fn open(&self) -> u32 {
         self.tail.wrapping_sub(self.head)

@@ -2,7 +2,7 @@
 
 use roceline_engine::wire::aeth::rnr_timer;
 use roceline_engine::wire::{ExtHeaders, Opcode};
-use roceline_engine::{Nanos, Outputs, Side};
+use roceline_engine::{Nanos, Outputs, Side, Waiting};
 
 use super::*;
 use crate::node::MemoryFaults;
@@ -86,6 +86,21 @@ fn an_rnr_nak_waits_at_least_as_long_as_the_table_says() {
         assert_eq!(b.node(0).engine.counters().rnr_nak_retry_err, 1);
         assert_eq!(b.node(1).engine.counters().out_of_buffer, 1);
     }
+}
+
+#[test]
+fn who_waits_for_the_receiver_says_so() {
+    let mut b = Bench::with_attr(QpAttr {
+        min_rnr_timer: 20,
+        ..default_attr()
+    });
+    b.post(Send, 64);
+    assert_eq!(b.node(0).engine.waiting(0), Some(Waiting::Turn));
+    b.w.run_for(Nanos::from_micros(20));
+    assert_eq!(b.node(0).engine.waiting(0), Some(Waiting::Receiver));
+    b.receive(64);
+    b.run();
+    assert_eq!(b.node(0).engine.waiting(0), Some(Waiting::Program));
 }
 
 #[test]

@@ -1,0 +1,101 @@
+//! `roceline top` beside real programs, and what it costs.
+
+mod support;
+
+use serde_json::Value;
+use std::process::Command;
+
+use support::daemon::Daemon;
+use support::{PATIENCE, alone, free_port, listening, roceline, wait_for};
+
+#[test]
+fn busy_threads_rates_and_a_bottleneck_are_told() {
+    let _alone = alone();
+    let daemon = Daemon::pair();
+    // Of a daemon that nobody uses.
+    let idle = daemon.roceline("idle", &["top", "--once", "--interval", "0.2"]);
+    assert!(idle.ok(), "{}", idle.report());
+    for part in ["lcore", "cycles/pkt", "device", "roce1", "* no traffic"] {
+        assert!(idle.stdout.contains(part), "{part}: {}", idle.stdout);
+    }
+    assert!(
+        !idle.stdout.contains('\u{1b}'),
+        "no terminal: {}",
+        idle.stdout
+    );
+
+    let port = free_port();
+    let number = port.to_string();
+    let start = |name: &str, more: &[&str]| {
+        let mut all = vec!["-F", "-s", "65536", "-D", "300", "-p", &number];
+        all.extend(more);
+        daemon.start_program(name, "ib_write_bw", &all)
+    };
+    let mut server = start("server", &["-d", "roce0"]);
+    wait_for("listening server", PATIENCE, || {
+        listening(port) || !server.is_running()
+    });
+    let _client = start("client", &["-d", "roce1", "127.0.0.1"]);
+    let mut seen = Value::Null;
+    wait_for("a look at traffic", PATIENCE, || {
+        seen = daemon.json(&["top", "--once", "--interval", "0.5"]);
+        let cycles = &seen["lcores"][0]["cycles_per_packet"]["transmit"];
+        cycles.as_f64().is_some_and(|cycles| cycles > 0.0)
+    });
+    let lcore = &seen["lcores"][0];
+    let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("{seen:#}"));
+    let shares = ["busy", "polling", "away", "lost"].map(|name| number(&lcore[name]));
+    let sum: f64 = shares.iter().sum();
+    assert!((0.99..1.01).contains(&sum) && shares[0] > 0.0, "{seen:#}");
+    assert!(
+        number(&lcore["cycles_per_packet"]["receive"]) > 0.0,
+        "{seen:#}"
+    );
+    let devices = &seen["devices"];
+    assert_eq!(devices[1]["name"], "roce1");
+    for (device, side) in [(0, "received"), (1, "sent")] {
+        let device = &devices[device];
+        assert!(number(&device["gbps"][side]) > 0.0, "{seen:#}");
+        assert!(number(&device["messages_per_s"][side]) > 0.0, "{seen:#}");
+        assert!(number(&device["cycles_per_packet"][side]) > 0.0, "{seen:#}");
+    }
+    assert!(seen["bottlenecks"].is_array(), "{seen:#}");
+}
+
+/// Instructions that moving messages between two NICs takes, all of the poll loops.
+fn instructions(watched: bool) -> u64 {
+    let mut command = Command::new("valgrind");
+    command.args([
+        "--tool=callgrind",
+        "--collect-atstart=no",
+        "--toggle-collect=*OneCore*exactly*",
+        "--callgrind-out-file=/dev/null",
+    ]);
+    command.arg(roceline());
+    let case = ["bench", "datapath", "--op=write", "--bytes=64"];
+    command.args(case).arg("--messages=5000");
+    command.args(watched.then_some("--watched"));
+    let output = command.output().expect("valgrind runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let counted = said.lines().find_map(|line| line.split_once("Collected :"));
+    let (_, count) = counted.unwrap_or_else(|| panic!("no count: {said}"));
+    count.trim().parse().expect("a number")
+}
+
+/// Counted on valgrind's CPU, so the same in every run; `roceline bench top` measures it in cycles.
+#[test]
+fn to_look_costs_the_loop_less_than_2_percent() {
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        eprintln!("skipped: valgrind is not installed");
+        return;
+    }
+    let [plain, watched] = [false, true].map(instructions);
+    let more = watched as f64 / plain as f64 - 1.0;
+    println!(
+        "{plain} instructions, watched {watched}: {:+.2} %",
+        more * 100.0
+    );
+    assert!(plain > 1_000_000, "{plain}");
+    assert!(more < 0.02, "{plain} instructions, watched {watched}");
+}
