@@ -19,7 +19,7 @@ use signal_hook::iterator::Signals;
 use crate::config::Config;
 use crate::control::counter_files::CounterFiles;
 use crate::control::machine::Machine;
-use crate::control::tree::Tree;
+use crate::control::tree::Draft;
 use crate::control::{ControlConfig, ControlError, DeviceLimits, LcorePort, Listener};
 use crate::fabric::FabricError;
 use crate::failures::FailureLog;
@@ -123,6 +123,15 @@ pub fn run(config: Config, from: Start, ready: impl FnOnce()) -> Result<(), Daem
         return Ok(());
     }
 
+    let failed = |what| move |source| DaemonError::System { what, source };
+    // Beside EAL's start, most of which is a pause of 100 ms in which it measures the clock.
+    let draft = {
+        let (socket, infos) = (socket.clone(), Arc::clone(&infos));
+        thread::Builder::new()
+            .name("tree".into())
+            .spawn(move || Draft::write(machine, &socket, &infos))
+            .map_err(failed("thread for the device tree"))?
+    };
     let eal = Eal::init(&ports::eal_config(&config))?;
     let pools = pools::pools(&eal, &config)?;
     let (mut fabric, ends) = ports::fabric(&config, &pools)?;
@@ -134,7 +143,6 @@ pub fn run(config: Config, from: Start, ready: impl FnOnce()) -> Result<(), Daem
         }
     }
 
-    let failed = |what| move |source| DaemonError::System { what, source };
     let seats = lcores::seats(&config)?;
     let way: Arc<dyn LcorePort> = Arc::new(lcores::way_to(&seats, &config));
     let failures = FailureLog::start(Arc::clone(&way)).map_err(failed("failure log thread"))?;
@@ -169,11 +177,16 @@ pub fn run(config: Config, from: Start, ready: impl FnOnce()) -> Result<(), Daem
     // From here on there is more to tidy up, and nothing that takes long.
     drop(starting);
     lcores::leave_to_lcores(&config);
-    let mut tree =
-        Tree::create_beside(machine, &socket, &infos).map_err(|source| DaemonError::Tree {
-            socket: socket.clone(),
-            source,
-        })?;
+    let draft = draft.join().unwrap_or_else(|_| {
+        Err(io::Error::other(
+            "its thread ended; please report the log above",
+        ))
+    });
+    let tree = draft.and_then(|draft| draft.publish(&infos));
+    let mut tree = tree.map_err(|source| DaemonError::Tree {
+        socket: socket.clone(),
+        source,
+    })?;
     tree.stay();
     let counters = CounterFiles::start(tree, Arc::clone(&infos), Arc::clone(&way))
         .map_err(failed("counter thread"))?;

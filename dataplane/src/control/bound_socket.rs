@@ -39,6 +39,11 @@ impl BoundSocket {
         Ok(bound)
     }
 
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Whether the file is still this socket's.
     pub fn is_ours(&self) -> bool {
         std::fs::metadata(&self.path).is_ok_and(|m| (m.dev(), m.ino()) == self.identity)

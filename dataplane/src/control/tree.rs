@@ -62,44 +62,7 @@ impl Tree {
 
     /// The same with links to the devices of `machine`.
     pub fn create_beside(machine: Machine, socket: &Path, nics: &[NicInfo]) -> io::Result<Tree> {
-        let mut links = Links::new();
-        let root = Tree::path(socket);
-        let building = suffixed(socket, &format!(".d.new-{}", std::process::id()));
-        let old = suffixed(socket, &format!(".d.old-{}", std::process::id()));
-        let made = check_ours(&root).and_then(|()| {
-            remove(&building)?;
-            build(&building, nics)?;
-            let wanted = machine.links();
-            machine::relink(&building.join("all"), &mut links, &wanted)?;
-            warn_of_hidden(&links, &wanted);
-            remove(&old)?;
-            // At once where the file system can, so that programs that look meanwhile find one or the other.
-            if exchange(&building, &root).is_ok() {
-                return remove(&building);
-            }
-            // A directory cannot be renamed over one that has entries.
-            match fs::rename(&root, &old) {
-                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-                _ => {}
-            }
-            fs::rename(&building, &root)?;
-            remove(&old)
-        });
-        if let Err(e) = made {
-            let _ = remove(&building);
-            return Err(io::Error::new(
-                e.kind(),
-                format!("cannot write the device tree {}: {e}", root.display()),
-            ));
-        }
-        let identity = identity(&root)?;
-        Ok(Tree {
-            root,
-            identity,
-            machine,
-            links,
-            stays: false,
-        })
+        Draft::write(machine, socket, nics)?.publish(nics)
     }
 
     /// From now on the tree outlives the value: the supervisor removes it, or the next worker replaces it.
@@ -118,6 +81,15 @@ impl Tree {
         let root = Tree::path(socket);
         if let Err(error) = check_ours(&root).and_then(|()| remove(&root)) {
             tracing::warn!(%error, "device tree not removed");
+        }
+    }
+
+    /// Removes what process `pid`, which is dead, was writing beside `socket`.
+    pub fn discard_drafts(socket: &Path, pid: u32) {
+        for path in [draft_of(socket, pid), old_of(socket, pid)] {
+            if let Err(error) = remove(&path) {
+                tracing::warn!(%error, path = %path.display(), "unfinished device tree not removed");
+            }
         }
     }
 
@@ -166,18 +138,108 @@ impl Tree {
 
     /// Says that the port of `nic` has a link, or none any more.
     pub fn update_link(&self, nic: &str, up: bool) -> io::Result<()> {
-        for view in [self.root.join("all"), self.root.join("only").join(nic)] {
-            let port = port_dir(&view, nic);
-            for (name, text) in link_files(up) {
-                // Readers see the old text or the new one.
-                let new = format!(".{name}.new");
-                let _ = fs::remove_file(port.join(&new));
-                put(&port, &new, text)?;
-                fs::rename(port.join(&new), port.join(name))?;
-            }
-        }
-        Ok(())
+        update_link(&self.root, nic, up)
     }
+}
+
+fn update_link(root: &Path, nic: &str, up: bool) -> io::Result<()> {
+    for view in [root.join("all"), root.join("only").join(nic)] {
+        let port = port_dir(&view, nic);
+        for (name, text) in link_files(up) {
+            // Readers see the old text or the new one.
+            let new = format!(".{name}.new");
+            let _ = fs::remove_file(port.join(&new));
+            put(&port, &new, text)?;
+            fs::rename(port.join(&new), port.join(name))?;
+        }
+    }
+    Ok(())
+}
+
+/// A tree that no program sees yet, so that its hundreds of files can be written while EAL starts. Dropping it removes it.
+#[derive(Debug)]
+pub struct Draft {
+    socket: PathBuf,
+    path: PathBuf,
+    machine: Machine,
+    links: Links,
+}
+
+impl Draft {
+    /// Writes it, for `nics` and with links to the devices of `machine`.
+    pub fn write(machine: Machine, socket: &Path, nics: &[NicInfo]) -> io::Result<Draft> {
+        let mut draft = Draft {
+            socket: socket.to_path_buf(),
+            path: draft_of(socket, std::process::id()),
+            machine,
+            links: Links::new(),
+        };
+        let written = check_ours(&Tree::path(socket)).and_then(|()| {
+            remove(&draft.path)?;
+            build(&draft.path, nics)?;
+            let wanted = draft.machine.links();
+            machine::relink(&draft.path.join("all"), &mut draft.links, &wanted)?;
+            warn_of_hidden(&draft.links, &wanted);
+            Ok(())
+        });
+        written.map_err(|e| not_written(&Tree::path(socket), &e))?;
+        Ok(draft)
+    }
+
+    /// Puts it where programs look, in the place of a stale one if there is one. Anything else there is an error. `nics` are
+    /// those that it was written for, whose links may have come meanwhile.
+    pub fn publish(mut self, nics: &[NicInfo]) -> io::Result<Tree> {
+        let root = Tree::path(&self.socket);
+        let published = check_ours(&root).and_then(|()| {
+            for nic in nics {
+                update_link(&self.path, &nic.name, nic.link.is_up())?;
+            }
+            self.swap_in(&root)
+        });
+        published.map_err(|e| not_written(&root, &e))?;
+        Ok(Tree {
+            identity: identity(&root)?,
+            root,
+            machine: std::mem::replace(&mut self.machine, Machine::without_devices()),
+            links: std::mem::take(&mut self.links),
+            stays: false,
+        })
+    }
+
+    fn swap_in(&self, root: &Path) -> io::Result<()> {
+        let old = old_of(&self.socket, std::process::id());
+        remove(&old)?;
+        // At once where the file system can, so that programs that look meanwhile find one or the other.
+        if exchange(&self.path, root).is_ok() {
+            return remove(&self.path);
+        }
+        // A directory cannot be renamed over one that has entries.
+        match fs::rename(root, &old) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        fs::rename(&self.path, root)?;
+        remove(&old)
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        let _ = remove(&self.path);
+    }
+}
+
+fn not_written(root: &Path, error: &io::Error) -> io::Error {
+    let text = format!("cannot write the device tree {}: {error}", root.display());
+    io::Error::new(error.kind(), text)
+}
+
+fn draft_of(socket: &Path, pid: u32) -> PathBuf {
+    suffixed(socket, &format!(".d.new-{pid}"))
+}
+
+fn old_of(socket: &Path, pid: u32) -> PathBuf {
+    suffixed(socket, &format!(".d.old-{pid}"))
 }
 
 impl Drop for Tree {

@@ -293,6 +293,7 @@ impl Supervisor {
         let Some(worker) = self.worker.take() else {
             return Ok(());
         };
+        Tree::discard_drafts(self.socket.path(), worker.spawned.child.id());
         if self.stopping.is_some() {
             return Ok(());
         }

@@ -78,6 +78,39 @@ fn a_port_without_a_link_is_down() {
 }
 
 #[test]
+fn a_draft_is_seen_when_it_is_published_and_with_the_links_of_then() {
+    let s = Scratch::new("draft");
+    let nics = [nic(0)];
+    nics[0].link.set(false);
+    let draft =
+        |socket: &Path| Draft::write(Machine::without_devices(), socket, &nics).expect("a draft");
+    let entries = || fs::read_dir(&s.0).expect("a directory").count();
+    let dropped = draft(&s.socket());
+    assert!(!Tree::path(&s.socket()).exists());
+    assert_eq!(entries(), 1);
+    drop(dropped);
+    assert_eq!(entries(), 0, "a draft that nobody wants is removed");
+    let draft = draft(&s.socket());
+    nics[0].link.set(true);
+    let _tree = draft.publish(&nics).expect("a tree");
+    assert_eq!(entries(), 1);
+    for view in ["all", "only/roce0"] {
+        let state = s.read(&format!("{view}/sys/class/infiniband/roce0/ports/1/state"));
+        assert_eq!(state, "4: ACTIVE\n");
+    }
+}
+
+#[test]
+fn the_draft_of_a_dead_process_is_discarded() {
+    let s = Scratch::new("discard");
+    let draft = Draft::write(Machine::without_devices(), &s.socket(), &[nic(0)]).expect("a draft");
+    Tree::discard_drafts(&s.socket(), std::process::id() + 1);
+    assert!(draft.path.exists(), "another's");
+    Tree::discard_drafts(&s.socket(), std::process::id());
+    assert!(!draft.path.exists());
+}
+
+#[test]
 fn files_read_as_the_kernel_prints_them() {
     let s = Scratch::new("format");
     let _tree = Tree::create(&s.socket(), &[nic(0), nic(1)]).expect("a tree");
