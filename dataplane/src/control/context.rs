@@ -167,6 +167,8 @@ impl Context {
         };
         let account = Arc::new(shared.accounts.open(nic as u32, peer, owner));
         account.take(Resource::Contexts, 1)?;
+        let turns = Arc::clone(&account);
+        let _turn = turns.opening();
         let system = |what| move |source| CommandError::System { what, source };
         let file = Arc::new(ContextFile::create().map_err(no_file)?);
         let wake = eventfd().map_err(system("making the wake eventfd"))?;
@@ -442,6 +444,9 @@ impl Context {
             mrs = self.account.used(Resource::Mrs),
             "context ends"
         );
+        let account = Arc::clone(&self.account);
+        // Until its memory is unmapped, too.
+        let _turn = account.opening();
         match self.call(Command::Close) {
             // Freed here.
             Ok(Reply::Gone(_) | Reply::Done) => {}
@@ -457,6 +462,7 @@ impl Context {
         if !self.shared.is_closing() {
             self.no_longer_kept();
         }
+        drop(self);
     }
 }
 

@@ -16,6 +16,10 @@ use crate::memory::ProgramLock;
 /// Requests that a program may have under way with the lcore at once.
 const REQUESTS: usize = 8;
 
+/// Devices that a program may be opening or closing at once. Each takes some hundred microseconds of a control thread, and programs
+/// share the CPU with those: many at once would take it from a program that only wants to poll.
+const OPENINGS: usize = 1;
+
 /// A program: its process, or, where its number is not seen, its user.
 type ProgramKey = (i32, u32);
 
@@ -55,6 +59,7 @@ struct Program {
     number: u32,
     lock: Arc<ProgramLock>,
     turns: Turns,
+    openings: Turns,
 }
 
 /// Those of one device, each with the number of its open accounts.
@@ -152,6 +157,7 @@ impl Accounts {
             number: free_number(numbers),
             lock: Arc::default(),
             turns: Turns::new(REQUESTS),
+            openings: Turns::new(OPENINGS),
         });
         let user = enter(users, peer.uid, Usage::default);
         let device = Arc::clone(all);
@@ -219,6 +225,11 @@ impl Account {
     /// Waits until the program has fewer requests under way with the lcore than it may have.
     pub fn turn(&self) -> Turn<'_> {
         self.program.turns.take()
+    }
+
+    /// Waits until no other context of the program is being opened or closed.
+    pub fn opening(&self) -> Turn<'_> {
+        self.program.openings.take()
     }
 
     /// The lock under which the program's memory is changed by atomics.
