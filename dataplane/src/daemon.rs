@@ -33,8 +33,6 @@ use crate::port::{Eal, PortError};
 use crate::supervisor::Inherited;
 use lcores::{Listeners, Polling, Work};
 
-pub(crate) use ports::LINK_PACKETS;
-
 /// Why a daemon did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {

@@ -18,6 +18,7 @@ fn fabric_links() {
 
     frames_arrive_in_order_at_the_other_end(&pool);
     a_loop_returns_them(&pool);
+    a_burst_takes_what_it_wants_at_once(&pool);
     a_full_link_pushes_back(&pool);
     pause_frames_pass_a_full_link(&pool);
     bytes_are_bounded_and_counted_by_priority(&pool);
@@ -64,6 +65,35 @@ fn counter(counters: &[(&'static str, u64)], name: &str) -> u64 {
         .find(|(n, _)| *n == name)
         .unwrap_or_else(|| panic!("no {name}"))
         .1
+}
+
+fn a_burst_takes_what_it_wants_at_once(pool: &Mempool) {
+    let (a, b) = FabricLink::pair(&config()).unwrap();
+    let (mut a, mut b) = (Port::new(a), Port::new(b));
+    let mut burst = Burst::new();
+    for i in 0..20 {
+        assert!(burst.push(numbered(pool, i, 64)).is_ok());
+    }
+    assert_eq!(a.tx_burst(&mut burst), 20);
+    let mut few = Burst::of(8);
+    let came = [(); 4].map(|()| {
+        let came = b.rx_burst(&mut few);
+        // How far ahead of the one at hand there is another.
+        let mut all = few.drain();
+        while let Some(mbuf) = all.next() {
+            let next = all.ahead(0).map(number);
+            assert_eq!(next, (all.len() > 0).then(|| number(&mbuf) + 1));
+            let last = number(&mbuf) + all.len() as u32;
+            let farthest = all.len().checked_sub(1).and_then(|n| all.ahead(n));
+            assert_eq!(farthest.map(number), (all.len() > 0).then_some(last));
+            assert!(all.ahead(all.len()).is_none());
+        }
+        came
+    });
+    assert_eq!(came, [8, 8, 4, 0]);
+    let mut queue = (0..20).map(|i| numbered(pool, i, 64)).collect();
+    few.refill(&mut queue);
+    assert_eq!((few.len(), queue.len()), (8, 12));
 }
 
 fn frames_arrive_in_order_at_the_other_end(pool: &Mempool) {

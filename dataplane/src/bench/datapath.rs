@@ -13,6 +13,8 @@ use super::load::Load;
 use super::machine::tsc_hz;
 use super::one_core::{Cycles, Measured, OneCore, Sample};
 use super::stats::Spread;
+use crate::config::LINK_PACKETS;
+use crate::lcore::Tuning;
 use crate::lcore::probe::Stage;
 use crate::port::{Eal, EalConfig, Mempool, MempoolConfig};
 
@@ -143,6 +145,8 @@ pub fn end_config(settings: &Settings, qps: usize, bytes: usize) -> EndConfig {
         mtu: settings.mtu,
         ack_per_message: settings.ack_per_message,
         congestion_control: settings.congestion_control,
+        tuning: Tuning::default(),
+        ring: LINK_PACKETS,
     }
 }
 

@@ -15,8 +15,8 @@ use super::pair::{engine, lcore_of, nic_of};
 use super::producer::{Producer, ProducerQp};
 use crate::config::{Config, Preset};
 use crate::control::limits::DeviceLimits;
-use crate::lcore::Lcore;
 use crate::lcore::probe::NoProbe;
+use crate::lcore::{Lcore, Tuning};
 use crate::memory::Reach;
 use crate::nic::NicInfo;
 use crate::port::{Mempool, Port};
@@ -49,6 +49,10 @@ pub struct EndConfig {
     pub ack_per_message: bool,
     /// Congestion control as in the preset, for a line of 1 Tb/s; otherwise none.
     pub congestion_control: bool,
+    /// How much its lcore takes at once, and how far it looks ahead.
+    pub tuning: Tuning,
+    /// Packets that its direction of an emulated link holds.
+    pub ring: u32,
 }
 
 /// What the peer must know of an end.
@@ -116,6 +120,7 @@ impl End {
         };
         let nic = nic_of(&own, port, engine);
         let (mut lcore, mailbox) = lcore_of(vec![nic], pool)?;
+        lcore.tune(config.tuning);
         let mut poll = || {
             lcore.turn(&mut NoProbe);
         };

@@ -9,7 +9,6 @@ use roceline_engine::Nanos;
 
 use super::end::{End, EndConfig};
 use super::load::{Load, Requester, Responder};
-use crate::daemon::LINK_PACKETS;
 use crate::lcore::Lcore;
 use crate::lcore::probe::{CycleProbe, NoProbe, Probe, Stage, Stages, tsc};
 use crate::port::{FabricLink, FabricLinkConfig, Mempool, Port};
@@ -75,7 +74,7 @@ impl OneCore {
     /// When memory or an lcore refuses; the error says why.
     pub fn new(config: &EndConfig, pool: &Arc<Mempool>) -> io::Result<OneCore> {
         let link = FabricLinkConfig {
-            capacity_packets: LINK_PACKETS,
+            capacity_packets: config.ring as usize,
             ..FabricLinkConfig::default()
         };
         let (end_a, end_b) = FabricLink::pair(&link).map_err(io::Error::other)?;

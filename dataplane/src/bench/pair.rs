@@ -152,7 +152,7 @@ impl Pair {
 }
 
 /// A transport with settings like a daemon's, and room for what tests need.
-pub(super) fn engine(ack_policy: AckPolicy) -> EngineConfig {
+pub(crate) fn engine(ack_policy: AckPolicy) -> EngineConfig {
     EngineConfig {
         max_qps: 1024,
         max_mrs: 1024,
@@ -167,7 +167,7 @@ pub(super) fn engine(ack_policy: AckPolicy) -> EngineConfig {
 }
 
 /// A NIC.
-pub(super) fn nic_of(info: &NicInfo, port: Port, engine: EngineConfig) -> NicConfig {
+pub(crate) fn nic_of(info: &NicInfo, port: Port, engine: EngineConfig) -> NicConfig {
     NicConfig {
         info: Arc::new(info.clone()),
         port,
@@ -181,6 +181,23 @@ pub(super) fn lcore_of(
     nics: Vec<NicConfig>,
     pool: Arc<Mempool>,
 ) -> io::Result<(Lcore, Arc<Mailbox>)> {
+    let config = LcoreConfig {
+        cpu: None,
+        helper_cpus: Arc::new([]),
+        cpus: crate::config::allowed_cpus().len(),
+        idle: IdlePolicy::Spin,
+        requests_per_poll: 64,
+    };
+    let (lcore, mailbox, _) = lcore_with(config, nics, pool)?;
+    Ok((lcore, mailbox))
+}
+
+/// An lcore on the thread that calls, where it takes requests from, and what wakes it.
+pub(crate) fn lcore_with(
+    config: LcoreConfig,
+    nics: Vec<NicConfig>,
+    pool: Arc<Mempool>,
+) -> io::Result<(Lcore, Arc<Mailbox>, Arc<LcoreWake>)> {
     let wake = Arc::new(LcoreWake {
         sleeping: AtomicU32::new(0),
         eventfd: eventfd()?,
@@ -190,18 +207,12 @@ pub(super) fn lcore_of(
         shared: true,
     };
     let mailbox = Arc::new(Mailbox::new(Arc::clone(&wake), helpers));
-    let config = LcoreConfig {
-        cpu: None,
-        helper_cpus: Arc::new([]),
-        cpus: crate::config::allowed_cpus().len(),
-        idle: IdlePolicy::Spin,
-        requests_per_poll: 64,
-    };
-    let lcore = Lcore::new(config, nics, pool, Arc::clone(&mailbox), wake)?;
-    Ok((lcore, mailbox))
+    let lcore = Lcore::new(config, nics, pool, Arc::clone(&mailbox), Arc::clone(&wake))?;
+    Ok((lcore, mailbox, wake))
 }
 
-fn ends(
+/// A program on each of two NICs of an lcore, with a connected QP.
+pub(crate) fn ends(
     lcore: &mut Lcore,
     mailbox: &Arc<Mailbox>,
     infos: &[NicInfo],

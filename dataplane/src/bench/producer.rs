@@ -28,7 +28,7 @@ use crate::nic::NicInfo;
 /// Element size of the work queues: one entry, or up to 48 inline bytes.
 const WQE_LOG2: u32 = 8;
 /// ACK timeout of programs like perftest, 67 ms.
-pub(super) const ACK_TIMEOUT: u8 = 14;
+pub(crate) const ACK_TIMEOUT: u8 = 14;
 /// `IBV_SEND_SIGNALED`.
 pub const SIGNALED: u32 = 1 << 1;
 /// `IBV_SEND_INLINE`.

@@ -24,6 +24,8 @@ use crate::telemetry::check_filter;
 const DEFAULT_MEMORY_MB: u32 = 256;
 /// Packet buffers of each lcore beside the first.
 const MEMORY_MB_PER_LCORE: u32 = 40;
+/// Packet buffers that surely fit a MiB: as many as an lcore has in [`MEMORY_MB_PER_LCORE`], and fewer.
+const MBUFS_PER_MB: u32 = 200;
 /// An emulated link is ours, so it carries the largest path MTU by default: 4096 and 80 bytes of headers.
 const DEFAULT_FABRIC_MTU: u32 = 4200;
 /// What every Ethernet device carries.
@@ -82,6 +84,8 @@ impl<'a> Checker<'a> {
         self.stations(&mut fabric, &nics)?;
         if !memory_is_set {
             let more = (lcores.len() - 1) as u32 * MEMORY_MB_PER_LCORE;
+            let rings = |nic: &NicConfig| nic.rings.more_mbufs(&nic.port) * nic.lcores.len() as u32;
+            let more = more + (nics.iter().map(rings).sum::<u32>()).div_ceil(MBUFS_PER_MB);
             eal.memory_mb = (eal.memory_mb + more).max(Fabric::memory_mb(&fabric) + more);
         }
         let impair = self.impair(file.impair, &nics)?;
@@ -213,6 +217,7 @@ impl<'a> Checker<'a> {
             None => derived_mac(first),
         };
         let port = self.port(&nic.port)?;
+        let rings = self.rings(&nic, &port, fabric)?;
         let smallest = (256u32..)
             .find(|&mtu| Mtu::for_port(mtu).is_some())
             .unwrap_or(MAX_MTU);
@@ -271,6 +276,7 @@ impl<'a> Checker<'a> {
             mac,
             mtu,
             port,
+            rings,
             ack_policy,
             retransmission,
             memory,

@@ -49,6 +49,10 @@ pub(super) struct Lcore {
     pub cpu: Option<Spanned<NumberOrWord>>,
     pub idle: Option<Idle>,
     pub watchdog_s: Option<Spanned<i64>>,
+    pub rx_burst: Option<Spanned<i64>>,
+    pub tx_burst: Option<Spanned<i64>>,
+    pub rx_prefetch: Option<Spanned<i64>>,
+    pub tx_prefetch: Option<Spanned<i64>>,
 }
 
 /// A CPU or a user: by number or by word. `expecting` is the whole message of an untagged enum: put as serde's others,
@@ -71,6 +75,8 @@ pub(super) struct Nic {
     pub mac: Option<Spanned<String>>,
     pub mtu: Option<Spanned<i64>>,
     pub port: Spanned<String>,
+    pub rx_ring: Option<Spanned<i64>>,
+    pub tx_ring: Option<Spanned<i64>>,
     pub ack_policy: Option<AckPolicy>,
     pub retransmission: Option<Retransmission>,
     pub memory: Option<Memory>,
@@ -433,7 +439,7 @@ mod tests {
         assert_eq!(
             error(text),
             "f.toml:6: unknown key `adresses`, did you mean `addresses`?; known are \
-             name, addresses, mac, mtu, port, ack_policy, retransmission, memory, lids, lcore, gateway, neighbor, \
+             name, addresses, mac, mtu, port, rx_ring, tx_ring, ack_policy, retransmission, memory, lids, lcore, gateway, neighbor, \
              congestion, line_rate, fixed_rate, dcqcn, np, pfc, ets, dctcp, timely, swift"
         );
     }

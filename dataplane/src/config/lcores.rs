@@ -5,6 +5,8 @@ use toml::Spanned;
 use super::check::{Checker, cpu_problem};
 use super::file::{self, NumberOrWord, Numbers};
 use super::{ConfigError, Idle, LcoreConfig};
+use crate::lcore::Tuning;
+use crate::port::RX_BURST;
 use crate::port::spread::MAX_PARTS;
 
 /// Ten times as long as anything that a polling thread does on purpose, and then some.
@@ -61,6 +63,7 @@ impl Checker<'_> {
                 cpu: self.auto_cpu(&[]),
                 idle: Idle::Adaptive,
                 watchdog_s: WATCHDOG_S,
+                tuning: Tuning::default(),
             }]);
         }
         if sections.len() > MAX_LCORES {
@@ -108,9 +111,41 @@ impl Checker<'_> {
                 cpu,
                 idle,
                 watchdog_s,
+                tuning: self.tuning(lcore)?,
             });
         }
         Ok(lcores)
+    }
+
+    fn tuning(&self, lcore: &file::Lcore) -> Result<Tuning, ConfigError> {
+        let default = Tuning::default();
+        let most = RX_BURST as u32;
+        let number = |key, value: &Option<Spanned<i64>>, range, default| match value {
+            Some(value) => self.number(key, value, range),
+            None => Ok(default),
+        };
+        let tuning = Tuning {
+            rx_burst: number("rx_burst", &lcore.rx_burst, 8..=most, default.rx_burst)?,
+            tx_burst: number("tx_burst", &lcore.tx_burst, 1..=most, default.tx_burst)?,
+            rx_prefetch: number(
+                "rx_prefetch",
+                &lcore.rx_prefetch,
+                0..=most,
+                default.rx_prefetch,
+            )?,
+            tx_prefetch: number(
+                "tx_prefetch",
+                &lcore.tx_prefetch,
+                0..=Tuning::MAX_TX_PREFETCH,
+                default.tx_prefetch,
+            )?,
+        };
+        if let Some(value) = lcore.rx_burst.as_ref().filter(|_| tuning.rx_burst % 8 != 0) {
+            let problem =
+                "must be a multiple of 8: drivers that use vector instructions receive in eights";
+            return Err(self.bad("rx_burst", value.as_ref(), value.span(), problem));
+        }
+        Ok(tuning)
     }
 
     /// The last CPU that is left, because interrupts and everything unpinned tend to the first; none at all when programs
@@ -295,5 +330,32 @@ mod tests {
                 .unwrap_err()
                 .contains("64 are allowed")
         );
+    }
+
+    #[test]
+    fn bursts_and_distances_have_bounds_and_defaults() {
+        let tuning = |keys: &str| {
+            let config = parse_on(
+                &[0, 1],
+                &(nics(&["", ""]) + &format!("[[lcore]]\n{keys}\n")),
+            );
+            config.map(|config| config.lcores[0].tuning)
+        };
+        assert_eq!(tuning("").unwrap(), Tuning::default());
+        let small = tuning("rx_burst = 8\ntx_burst = 1\ntx_prefetch = 16").unwrap();
+        assert_eq!(
+            (small.rx_burst, small.tx_burst, small.tx_prefetch),
+            (8, 1, 16)
+        );
+        for (keys, says) in [
+            ("rx_burst = 12", "rx_burst = 12: must be a multiple of 8"),
+            ("rx_burst = 64", "must be from 8 to 32"),
+            ("tx_burst = 0", "must be from 1 to 32"),
+            ("rx_prefetch = 33", "must be from 0 to 32"),
+            ("tx_prefetch = -1", "must be from 0 to 16"),
+        ] {
+            let error = tuning(keys).unwrap_err();
+            assert!(error.contains(says), "{error}");
+        }
     }
 }

@@ -17,6 +17,7 @@ pub(crate) mod limits;
 mod nics;
 mod port;
 mod preset;
+mod rings;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -28,12 +29,15 @@ use crate::congestion::Settings;
 use crate::control::quota::Quotas;
 use crate::fabric::plan::Plan;
 use crate::impair::{Spec, Wiring};
+use crate::lcore::Tuning;
 
 pub(crate) use check::cpu_problem;
 pub use error::ConfigError;
 pub(crate) use error::nearest;
 pub use nics::{derived_mac, eui64, link_local};
 pub use preset::Preset;
+pub(crate) use rings::LINK_PACKETS;
+pub use rings::Rings;
 
 /// What a daemon is to be.
 #[derive(Clone, Debug)]
@@ -93,6 +97,8 @@ pub struct LcoreConfig {
     pub idle: Idle,
     /// Seconds of CPU time, or of waiting, without progress after which the NIC process is ended; 0: never.
     pub watchdog_s: u32,
+    /// How much a poll takes at once, and how far it looks ahead.
+    pub tuning: Tuning,
 }
 
 /// What an lcore without work does.
@@ -118,6 +124,8 @@ pub struct NicConfig {
     pub mtu: u32,
     /// What carries its packets.
     pub port: PortSpec,
+    /// Packets that its rings hold.
+    pub rings: Rings,
     /// When its responders acknowledge.
     pub ack_policy: AckPolicy,
     /// How its requesters time their retries.

@@ -12,7 +12,7 @@ use super::DaemonError;
 use super::pools::Share;
 use crate::config::{Config, Idle};
 use crate::fabric::Fabric;
-use crate::lcore::{IdlePolicy, Lcore, LcoreConfig, Lcores, Mailbox, NicConfig};
+use crate::lcore::{IdlePolicy, Lcore, LcoreConfig, Lcores, Mailbox, NicConfig, Tuning};
 use crate::memory::helper::{HelperCpus, LcoreWake, restrict_to};
 use crate::neighbour::pipe::Pipe;
 use crate::port::Eal;
@@ -21,6 +21,7 @@ use crate::watchdog::{Heart, Watchdog};
 /// A polling thread that has not started.
 pub(super) struct Seat {
     config: LcoreConfig,
+    tuning: Tuning,
     mailbox: Arc<Mailbox>,
     wake: Arc<LcoreWake>,
     watchdog: Duration,
@@ -68,6 +69,7 @@ pub(super) fn seats(config: &Config) -> Result<Vec<Seat>, DaemonError> {
             };
             Ok(Seat {
                 config: lcore,
+                tuning: config.lcores[number].tuning,
                 mailbox: Arc::new(Mailbox::new(Arc::clone(&wake), helpers)),
                 wake,
                 watchdog: Duration::from_secs(config.lcores[number].watchdog_s.into()),
@@ -176,6 +178,7 @@ impl Polling {
     ) -> Result<(), DaemonError> {
         let Seat {
             config,
+            tuning,
             mailbox,
             wake,
             watchdog,
@@ -200,6 +203,7 @@ impl Polling {
             let mut lcore =
                 Lcore::new(config, nics, pool, mailbox, wake).map_err(failed("polling thread"))?;
             lcore.share_pool(sharers);
+            lcore.tune(tuning);
             if let Some(fabric) = fabric {
                 lcore.own_fabric(fabric);
             }

@@ -35,8 +35,10 @@ pub(super) fn pools(eal: &Eal, config: &Config) -> Result<Vec<Share>, PortError>
     let mut shares = Vec::new();
     for node in &of_lcores {
         if !made.contains_key(node) {
-            let sharers = of_lcores.iter().filter(|other| *other == node).count();
-            let pool = pool(eal, *node, mbufs(config, sharers))?;
+            let numbers = (0..of_lcores.len()).filter(|&lcore| of_lcores[lcore] == *node);
+            let numbers: Vec<usize> = numbers.collect();
+            let sharers = numbers.len();
+            let pool = pool(eal, *node, mbufs(config, &numbers))?;
             made.insert(*node, Share { pool, sharers });
         }
         shares.push(made[node].clone());
@@ -44,9 +46,15 @@ pub(super) fn pools(eal: &Eal, config: &Config) -> Result<Vec<Share>, PortError>
     Ok(shares)
 }
 
-/// What the NICs of so many lcores need, and what switches can hold of theirs.
-fn mbufs(config: &Config, lcores: usize) -> u32 {
-    let all = u64::from(MBUFS) * lcores as u64 + Fabric::mbufs(&config.fabric);
+/// What the NICs of these lcores need, and what switches, and rings that were set, can hold of theirs.
+fn mbufs(config: &Config, lcores: &[usize]) -> u32 {
+    let rings = config.nics.iter().map(|nic| {
+        // A queue for each of them.
+        let queues = nic.lcores.iter().filter(|lcore| lcores.contains(lcore));
+        u64::from(nic.rings.more_mbufs(&nic.port)) * queues.count() as u64
+    });
+    let usual = u64::from(MBUFS) * lcores.len() as u64;
+    let all = usual + Fabric::mbufs(&config.fabric) + rings.sum::<u64>();
     u32::try_from(all).unwrap_or(u32::MAX)
 }
 

@@ -7,7 +7,7 @@ use roceline_engine::EngineConfig;
 
 use super::DaemonError;
 use super::pools::Share;
-use crate::config::{Config, Hugepages, PortSpec};
+use crate::config::{Config, Hugepages, NicConfig as ConfiguredNic, PortSpec};
 use crate::control::DeviceLimits;
 use crate::fabric::Fabric;
 use crate::lcore::NicConfig;
@@ -19,8 +19,6 @@ use crate::port::{
 
 /// Packets that a requester may have unacknowledged.
 const WINDOW: u32 = 256;
-/// Packets that a fabric link holds in each direction.
-pub(crate) const LINK_PACKETS: usize = 1024;
 
 /// EAL as the configuration has it.
 pub(super) fn eal_config(config: &Config) -> EalConfig {
@@ -106,11 +104,10 @@ pub(super) fn nics(
                 let end = match on_switch.or_else(|| open_links.remove(name.as_str())) {
                     Some(end) => end,
                     None => {
-                        let (ours, theirs) = FabricLink::pair(&FabricLinkConfig {
-                            mtu: nic.mtu,
-                            capacity_packets: LINK_PACKETS,
-                            ..FabricLinkConfig::default()
-                        })?;
+                        let mut others = config.nics[index + 1..].iter();
+                        let other = others.find(|other| other.port == nic.port).unwrap_or(nic);
+                        let (ours, theirs) =
+                            FabricLink::joined(&direction(nic), &direction(other))?;
                         open_links.insert(name, theirs);
                         ours
                     }
@@ -121,6 +118,8 @@ pub(super) fn nics(
                 let config = EthdevConfig {
                     device: name.clone(),
                     promiscuous: filters_addresses(&nic.port),
+                    rx_descriptors: nic.rings.rx as u16,
+                    tx_descriptors: nic.rings.tx as u16,
                     ..EthdevConfig::default()
                 };
                 let (first, others) = Ethdev::open_for(eal, &served, &config)?;
@@ -165,6 +164,15 @@ pub(super) fn nics(
         nics.push(ports.into_iter().enumerate().map(part).collect());
     }
     Ok(nics)
+}
+
+/// The direction of an emulated link in which this NIC sends.
+fn direction(nic: &ConfiguredNic) -> FabricLinkConfig {
+    FabricLinkConfig {
+        mtu: nic.mtu,
+        capacity_packets: nic.rings.tx as usize,
+        ..FabricLinkConfig::default()
+    }
 }
 
 /// Whether what is behind the port passes on only frames for its own MAC address, which is not the NIC's, and for multicast

@@ -44,6 +44,7 @@ mod snapshot;
 mod srq;
 mod stages;
 pub mod tap;
+mod tuning;
 pub mod usage;
 mod wqe;
 
@@ -61,6 +62,7 @@ pub use mailbox::Mailbox;
 pub use nic::NicCounts;
 pub use pause::PauseReport;
 pub use router::Lcores;
+pub use tuning::Tuning;
 
 use crate::fabric::Fabric;
 use crate::fabric::report::FabricReport;
@@ -220,6 +222,7 @@ impl Lcore {
                 held_most,
                 taps: Taps::new(),
                 requests_per_poll: config.requests_per_poll as usize,
+                tuning: Tuning::default(),
             },
             ids: HashMap::new(),
             mailbox,

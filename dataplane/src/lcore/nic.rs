@@ -20,6 +20,7 @@ use super::program::Programs;
 use super::qp_table::QpTable;
 use super::received::Received;
 use super::tap::Taps;
+use super::tuning::Tuning;
 use crate::congestion::Settings;
 use crate::memory::helper::Moved;
 use crate::nic::NicInfo;
@@ -258,6 +259,8 @@ pub struct Shared {
     pub taps: Taps,
     /// Send requests read for one program in one poll.
     pub requests_per_poll: usize,
+    /// Sizes of bursts and distances of prefetching.
+    pub tuning: Tuning,
 }
 
 /// Payloads that were placed at once, one after the other.

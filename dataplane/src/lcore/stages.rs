@@ -13,9 +13,10 @@ use super::drain::drain;
 use super::nic::{Fetched, LOOPBACK_LIMIT, Nic, Shared, TX_HIGH};
 use super::overflow::fail_overflowed;
 use super::tap::Taps;
+use super::tuning::Tuning;
 use super::{dropped, impair, multicast, pause};
 use crate::memory::helper::Moved;
-use crate::port::{Mbuf, RX_BURST};
+use crate::port::Mbuf;
 
 /// Send queues of one context that are looked at in one poll.
 const TURNS: usize = 256;
@@ -64,10 +65,11 @@ pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
     if count == 0 {
         return arrived;
     }
-    for mbuf in &nic.rx_burst {
+    let ahead = shared.tuning.rx_prefetch as usize;
+    for mbuf in nic.rx_burst.iter().take(ahead) {
         mbuf.prefetch();
     }
-    parse(nic);
+    parse(nic, ahead);
     let good = check(nic, shared);
     let mut left = good;
     while left != 0 {
@@ -91,10 +93,15 @@ pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
     count
 }
 
-/// Parses the burst. What is no RoCE packet ends here.
-fn parse(nic: &mut Nic) {
+/// Parses the burst, of which the first `ahead` frames are being fetched. What is no RoCE packet ends here.
+fn parse(nic: &mut Nic, ahead: usize) {
     let mut last = None;
-    for mbuf in nic.rx_burst.drain() {
+    let mut burst = nic.rx_burst.drain();
+    while let Some(mbuf) = burst.next() {
+        // Nobody is fetched ahead of whom nothing was to be.
+        if let Some(later) = ahead.checked_sub(1).and_then(|n| burst.ahead(n)) {
+            later.prefetch();
+        }
         let frame = mbuf.data();
         match wire::parse(frame) {
             Ok(parsed) => {
@@ -332,7 +339,7 @@ pub fn doorbells(nic: &mut Nic, shared: &mut Shared, key: ContextKey, budget: us
         let Some(id) = shared.contexts[key].sends.pop_front() else {
             break;
         };
-        prefetch_turns(nic, &shared.contexts[key]);
+        prefetch_turns(nic, &shared.contexts[key], shared.tuning.tx_prefetch);
         let Some(qp) = nic.qps.get_mut(id) else {
             continue;
         };
@@ -364,12 +371,15 @@ pub fn doorbells(nic: &mut Nic, shared: &mut Shared, key: ContextKey, budget: us
 
 /// Asks the cache for what the next turns of a context's send queues will need.
 #[inline]
-fn prefetch_turns(nic: &Nic, context: &Context) {
-    if let Some(&far) = context.sends.get(1) {
+fn prefetch_turns(nic: &Nic, context: &Context, distance: u32) {
+    let Some((far, near)) = Tuning::ahead(distance as usize) else {
+        return;
+    };
+    if let Some(&far) = context.sends.get(far) {
         nic.qps.prefetch_sends(far);
         nic.engine.prefetch_send(far);
     }
-    if let Some(&near) = context.sends.front() {
+    if let Some(&near) = context.sends.get(near) {
         nic.engine.prefetch_send_behind(near);
         if let Some(qp) = nic.qps.get(near) {
             qp.sq.prefetch();
@@ -402,7 +412,8 @@ pub fn transmit(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
         pause::obey(nic, now);
     }
     if nic.tx.len() < TX_HIGH && nic.loopback.len() < LOOPBACK_LIMIT / 2 {
-        nic.engine.tx(RX_BURST, now, &mut shared.out);
+        let budget = shared.tuning.tx_burst as usize;
+        nic.engine.tx(budget, now, &mut shared.out);
         count += shared.out.tx.len();
         drain(nic, shared);
     }

@@ -20,7 +20,7 @@ use crossbeam_utils::CachePadded;
 use roceline_engine::wire::pause::{PRIORITIES, is_mac_control};
 
 use super::spsc::{self, Consumer, Producer};
-use super::{Burst, Counters, Driver, LinkStatus, Mbuf, PortError, RX_BURST};
+use super::{Burst, Counters, Driver, LinkStatus, Mbuf, PortError};
 
 /// Frames of MAC control under way in one direction: a receiver that polls leaves one or two.
 const CONTROL_PACKETS: usize = 64;
@@ -399,7 +399,7 @@ impl FabricEnd {
 impl Driver for FabricEnd {
     #[inline]
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {
-        let wanted = burst.room().min(RX_BURST);
+        let wanted = burst.room().min(burst.wanted());
         let first = self.rx_control(burst);
         let rx = &mut self.rx;
         let mut taken = first;
@@ -426,7 +426,7 @@ impl Driver for FabricEnd {
 
     #[inline]
     fn rx_control(&mut self, burst: &mut Burst) -> usize {
-        let wanted = burst.room().min(RX_BURST);
+        let wanted = burst.room().min(burst.wanted());
         let mut taken = 0;
         while taken < wanted {
             let Some(mbuf) = self.rx.control.pop() else {

@@ -249,6 +249,8 @@ pub struct Burst {
     /// The first `len` are initialised.
     mbufs: [MaybeUninit<Mbuf>; Burst::CAPACITY],
     len: usize,
+    /// See [`Burst::wanted`].
+    wanted: usize,
 }
 
 impl Burst {
@@ -260,7 +262,26 @@ impl Burst {
         Burst {
             mbufs: [const { MaybeUninit::uninit() }; Burst::CAPACITY],
             len: 0,
+            wanted: super::RX_BURST,
         }
+    }
+
+    /// An empty burst into which a driver receives, or a queue moves, `wanted` packets at once; 1 to
+    /// [`RX_BURST`](super::RX_BURST), what is beyond is taken for the nearest of these.
+    pub const fn of(wanted: usize) -> Burst {
+        let mut burst = Burst::new();
+        burst.wanted = match wanted {
+            0 => 1,
+            1..super::RX_BURST => wanted,
+            _ => super::RX_BURST,
+        };
+        burst
+    }
+
+    /// Packets that whoever fills it should put in at once, as far as there is room.
+    #[inline(always)]
+    pub fn wanted(&self) -> usize {
+        self.wanted
     }
 
     /// Packets in it.
@@ -294,10 +315,10 @@ impl Burst {
         }
     }
 
-    /// Moves packets from the front of `queue` to the end, until there are [`RX_BURST`](super::RX_BURST) here or none there.
+    /// Moves packets from the front of `queue` to the end, until there are [`Burst::wanted`] here or none there.
     #[inline]
     pub fn refill(&mut self, queue: &mut VecDeque<Mbuf>) {
-        while self.len < super::RX_BURST {
+        while self.len < self.wanted {
             let Some(mbuf) = queue.pop_front() else { break };
             if let Err(mbuf) = self.push(mbuf) {
                 queue.push_front(mbuf);
@@ -522,6 +543,16 @@ impl Iterator for Drain<'_> {
 
     fn size_hint(&self) -> (usize, Option<usize>) {
         (self.end - self.next, Some(self.end - self.next))
+    }
+}
+
+impl Drain<'_> {
+    /// The packet that comes after `others` more.
+    #[inline(always)]
+    pub fn ahead(&self, others: usize) -> Option<&Mbuf> {
+        let at = self.next + others;
+        // SAFETY: from `next` to `end` they are initialised, and not passed yet.
+        (at < self.end).then(|| unsafe { self.burst.mbufs[at].assume_init_ref() })
     }
 }
 

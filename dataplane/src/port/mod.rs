@@ -34,7 +34,7 @@ pub use fabric_link::{FabricEnd, FabricLink, FabricLinkConfig, priority_of};
 pub use mbuf::{Burst, Drain, Mbuf, prefetch_line};
 pub use mempool::{Mempool, MempoolConfig};
 
-/// Packets that one receive call appends at most.
+/// Packets that one receive call appends at most, and unless a burst wants fewer.
 pub const RX_BURST: usize = 32;
 
 /// Counters by name; see [`Driver::counters`].
@@ -42,7 +42,7 @@ pub type Counters = Vec<(&'static str, u64)>;
 
 /// What moves frames.
 pub trait Driver: Send + 'static {
-    /// Appends up to [`RX_BURST`] received packets, each of one segment; returns how many. Leave that much room:
+    /// Appends up to [`Burst::wanted`] received packets, each of one segment; returns how many. Leave that much room:
     /// drivers that receive with vector instructions may deliver nothing into less.
     fn rx_burst(&mut self, burst: &mut Burst) -> usize;
 

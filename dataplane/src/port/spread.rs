@@ -423,7 +423,7 @@ fn copy_to_all(to: &mut [Option<Outlet>], mbuf: &Mbuf, pool: &Mempool, count: &m
 impl Driver for Spread {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {
         let before = burst.len();
-        let most = before + burst.room().min(RX_BURST);
+        let most = before + burst.room().min(burst.wanted());
         // What others received for us may take half of the room, so that neither starves.
         let half = match self.queue {
             Some(_) => most - (most - before) / 2,

@@ -17,8 +17,8 @@ use crate::bench::far::{Far, serve_parent};
 use crate::bench::machine::{Machine, pin, tsc_hz};
 use crate::bench::ports::PortKind;
 use crate::bench::two_core::{Outcome, TwoCores};
+use crate::config::LINK_PACKETS;
 use crate::config::allowed_cpus;
-use crate::daemon::LINK_PACKETS;
 use crate::port::{Eal, EalConfig, FabricLink, FabricLinkConfig, Mempool, MempoolConfig, Port};
 
 /// The other half of a benchmark: started by the first.
@@ -134,7 +134,7 @@ fn build(
     let (own, far) = match port.device(1, &socket) {
         None => {
             let link = FabricLinkConfig {
-                capacity_packets: LINK_PACKETS,
+                capacity_packets: LINK_PACKETS as usize,
                 ..FabricLinkConfig::default()
             };
             let (own, other) = FabricLink::pair(&link).map_err(io::Error::other)?;

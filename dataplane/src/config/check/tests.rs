@@ -2,6 +2,7 @@ use super::super::{Idle, LcoreConfig};
 use super::*;
 use crate::control::quota::Resource;
 use crate::fuzzing::{run, run_long};
+use crate::lcore::Tuning;
 use roceline_abi::control::MemoryPolicy;
 
 const NIC: &str =
@@ -38,6 +39,7 @@ fn the_least_configuration_has_defaults() {
             cpu: Some(1),
             idle: Idle::Adaptive,
             watchdog_s: 60,
+            tuning: Tuning::default(),
         }]
     );
     assert_eq!(config.nics[0].mtu, 1500);
@@ -59,8 +61,9 @@ fn every_key_arrives() {
     let config = parse(
         "[eal]\nhugepages = \"never\"\nmemory_mb = 128\nargs = [\"--log-level=8\"]\n\
          [[lcore]]\ncpu = 0\nidle = \"spin\"\nwatchdog_s = 5\n\
+         rx_burst = 16\ntx_burst = 7\nrx_prefetch = 0\ntx_prefetch = 4\n\
          [[nic]]\nname = \"a\"\naddresses = [\"10.0.0.1/24\", \"fd00::1/64\"]\nmac = \"02:00:00:00:00:0a\"\n\
-         mtu = 9000\nport = \"vdev:net_memif0,role=server\"\nack_policy = \"per-message\"\nretransmission = \"adaptive\"\nmemory = \"never\"\nlcore = 0\n\
+         mtu = 9000\nport = \"vdev:net_memif0,role=server\"\nrx_ring = 256\nack_policy = \"per-message\"\nretransmission = \"adaptive\"\nmemory = \"never\"\nlcore = 0\n\
          [[nic.neighbor]]\nip = \"10.0.0.2\"\nmac = \"02:00:00:00:00:0b\"\n\
          [[nic]]\nname = \"b\"\naddresses = [\"10.0.1.1/24\"]\nport = \"pci:0000:01:00.0\"\n\
          [control]\nsocket = \"/tmp/s\"\nmode = \"0660\"\nusers = [\"root\", 1000]\n\
@@ -75,11 +78,18 @@ fn every_key_arrives() {
             cpu: Some(0),
             idle: Idle::Spin,
             watchdog_s: 5,
+            tuning: Tuning {
+                rx_burst: 16,
+                tx_burst: 7,
+                rx_prefetch: 0,
+                tx_prefetch: 4,
+            },
         }]
     );
     let a = &config.nics[0];
     assert_eq!(a.port, PortSpec::Vdev("net_memif0,role=server".into()));
     assert_eq!((a.mtu, a.mac), (9000, [2, 0, 0, 0, 0, 0x0a]));
+    assert_eq!((a.rings.rx, a.rings.tx), (256, 512));
     assert_eq!(a.lcores, [0]);
     assert_eq!(a.ack_policy, AckPolicy::PerMessage);
     assert_eq!(a.retransmission, Retransmission::Adaptive);

@@ -42,7 +42,7 @@ pub fn set_aside(nic: &mut Nic) {
             continue;
         }
         let held = &mut pause.held[p];
-        while held.offered > 0 && tx_burst.len() < RX_BURST {
+        while held.offered > 0 && tx_burst.len() < tx_burst.wanted() {
             let Some(mbuf) = held.packets.pop_front() else {
                 break;
             };

@@ -53,7 +53,7 @@ pub fn receive(nic: &mut Nic, shared: &mut Shared, hold: bool, now: Nanos) -> us
         } else {
             let came = port.rx_burst(rx_burst);
             rx_burst.refill(injected);
-            came == RX_BURST
+            came == rx_burst.wanted()
         };
         count += rx_burst.len();
         for mbuf in rx_burst.drain() {
@@ -153,7 +153,7 @@ impl NicPause {
         let before = burst.len();
         for i in 0..PRIORITIES {
             let p = (self.turn + i) % PRIORITIES;
-            while burst.len() < RX_BURST {
+            while burst.len() < burst.wanted() {
                 let Some(mbuf) = self.queues[p].pop_front() else {
                     break;
                 };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use dpdk_sys as sys;
 
-use super::super::{Burst, Counters, Driver, LinkStatus, Mbuf, RX_BURST};
+use super::super::{Burst, Counters, Driver, LinkStatus, Mbuf};
 use super::Open;
 
 /// A queue pair of a port.
@@ -56,7 +56,7 @@ impl Queue {
     /// `rte_eth_rx_burst`, to the end of `burst`.
     #[inline(always)]
     pub(super) fn receive(&self, burst: &mut Burst) -> usize {
-        let wanted = burst.room().min(RX_BURST);
+        let wanted = burst.room().min(burst.wanted());
         // SAFETY: for every port DPDK keeps valid functions and queues here, dummies while it is stopped, and as many queues
         // as any port may have; the burst has room for what is wanted, and counts the owned packets that were written.
         unsafe {
