@@ -22,4 +22,5 @@ pub mod scenario;
 pub mod sim;
 pub mod supervisor;
 pub mod telemetry;
+pub mod tune;
 pub mod watchdog;

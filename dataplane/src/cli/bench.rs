@@ -89,7 +89,7 @@ impl Output {
 }
 
 /// A word about where two CPUs were before and after.
-fn moved(before: Option<&Distance>, after: Option<&Distance>) -> Option<String> {
+pub(super) fn moved(before: Option<&Distance>, after: Option<&Distance>) -> Option<String> {
     let (before, after) = (before?, after?);
     (before.near != after.near).then(|| {
         format!("The CPUs are {after} now: figures of two cores from this run are of no use.")
@@ -97,7 +97,7 @@ fn moved(before: Option<&Distance>, after: Option<&Distance>) -> Option<String> 
 }
 
 /// The machine after a run, when it was like `before` at its beginning.
-fn look_again(before: &Machine) -> Option<Distance> {
+pub(super) fn look_again(before: &Machine) -> Option<Distance> {
     let distance = before.distance.as_ref()?;
     Distance::between(distance.a, distance.b)
 }

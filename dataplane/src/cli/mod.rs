@@ -26,6 +26,7 @@ mod socket;
 mod stat;
 mod table;
 mod top;
+mod tune;
 mod wait;
 
 use std::ffi::OsString;
@@ -101,6 +102,7 @@ enum Command {
     Replay(Box<replay::Args>),
     Sim(Box<sim::Args>),
     Bench(bench::Args),
+    Tune(tune::Args),
     Doctor(doctor::Args),
 }
 
@@ -214,11 +216,12 @@ fn dispatch(command: Command, socket: Option<PathBuf>, verbosity: u8) -> Result<
     match command {
         Command::Sim(args) => return sim::run(*args),
         Command::Bench(args) => return bench::run(args),
+        Command::Tune(args) => return tune::run(args),
         _ => {}
     }
     let socket = socket.unwrap_or_else(socket::of_daemon_in_use);
     match command {
-        Command::Nic(_) | Command::Sim(_) | Command::Bench(_) => Ok(()),
+        Command::Nic(_) | Command::Sim(_) | Command::Bench(_) | Command::Tune(_) => Ok(()),
         Command::Wait(args) => wait::run(args, &socket),
         Command::Run(args) => run::run(args, &socket),
         Command::Show(args) => show::run(args, &socket),
@@ -319,6 +322,7 @@ mod tests {
                 "replay",
                 "sim",
                 "bench",
+                "tune",
                 "doctor"
             ]
         );

@@ -1,0 +1,420 @@
+//! `roceline tune`: the best setting of a configuration for workloads on this machine, what it gains, how sure that is, and the
+//! configuration with it. No daemon is needed.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value as Json, json};
+
+use super::bench::{look_again, moved};
+use super::table::Table;
+use super::{CliError, number_in};
+use crate::bench::machine::Machine;
+use crate::config::{Config, Preset, allowed_cpus};
+use crate::impair::units;
+use crate::tune::gain::{CONFIDENCE, Gain};
+use crate::tune::measure::{Place, Rig};
+use crate::tune::search::{Found, Plan, search};
+use crate::tune::space::{Key, Space};
+use crate::tune::workload::Workload;
+use crate::tune::write;
+
+const EXAMPLES: &str = "\
+Examples:
+  roceline tune                                              # write:64 and write:64K, with the preset pair
+  roceline tune --workload write:64:1000 --time 2m
+  roceline tune --workload send-lat:64 --config my.toml --output tuned.toml
+  roceline tune --workload read:1M,send:4K --config my.toml --write
+
+A workload is OP, OP:BYTES or OP:BYTES:QPS. Rates: write, write-inline, send, read, fetch-add; latencies: write-lat, send-lat.
+NICs and programs run in this process, on an emulated link: stop daemons and whatever else is busy before.
+docs/tuning.md says how it is measured and what the figures mean.";
+
+/// What is tuned for if nothing is named.
+const USUAL: [&str; 2] = ["write:64", "write:64K"];
+
+/// Find the settings with which a workload runs fastest on this machine
+#[derive(Debug, Parser)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// What to tune for; of several their mean counts [default: write:64,write:64K]
+    #[arg(long, value_delimiter = ',', value_name = "WORKLOAD")]
+    workload: Vec<Workload>,
+
+    /// Configuration to begin with [default: the preset pair]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// How long it may take, from 1s to 24h
+    #[arg(long, default_value = "60s", value_name = "TIME", value_parser = time)]
+    time: Duration,
+
+    /// Only these keys
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "KEY")]
+    only: Vec<Key>,
+
+    /// Write the configuration with the best setting to a new file
+    #[arg(long, value_name = "FILE", conflicts_with = "write")]
+    output: Option<PathBuf>,
+
+    /// Write the best setting into the file of --config
+    #[arg(long, requires = "config")]
+    write: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+
+    /// Of the order in which settings are measured
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = number_in(0..=u64::MAX))]
+    seed: u64,
+}
+
+/// From a second on: below, not even the noise is known.
+fn time(text: &str) -> Result<Duration, String> {
+    let time = units::time(text)?;
+    let range = 1_000_000_000..=86_400_000_000_000;
+    match range.contains(&time.0) {
+        true => Ok(Duration::from_nanos(time.0)),
+        false => Err("must be from 1s to 86400s".into()),
+    }
+}
+
+pub(super) fn run(args: Args) -> Result<(), CliError> {
+    let workloads: Vec<Workload> = match &*args.workload {
+        [] => USUAL
+            .iter()
+            .filter_map(|text| text.parse::<Workload>().ok())
+            .collect(),
+        named => named.to_vec(),
+    };
+    let (config, text, name) = match &args.config {
+        Some(path) => {
+            let (config, text) = Config::load(path)?;
+            (config, text, path.display().to_string())
+        }
+        None => {
+            let preset = Preset::Pair;
+            let text = preset.text().to_owned();
+            (Config::preset(preset)?, text, preset.label())
+        }
+    };
+    if let Some(path) = args.output.as_ref().filter(|path| path.exists()) {
+        // Said now, not after a minute.
+        return Err(exists(path));
+    }
+    let place = Place::of(&config);
+    if place.programs.is_none() && workloads.iter().any(Workload::is_latency) {
+        let problem = "a latency takes two CPUs: one for the programs, one for the polling thread";
+        return Err(CliError::Usage(problem.into()));
+    }
+    let space = Space::of(&config, &workloads, &args.only, allowed_cpus().len());
+    let mut rig = Rig::new(&space, &workloads, place).map_err(CliError::Bench)?;
+    let machine = Machine::look(Some(rig.has_hugepages()));
+    let mut out = io::stdout().lock();
+    if !args.json {
+        begin(&mut out, &machine, &name, &workloads, place, &space)?;
+    }
+    let plan = Plan {
+        budget: args.time,
+        seed: args.seed,
+        ..Plan::default()
+    };
+    let bar = bar(args.time);
+    let mut told = |spent: Duration| bar.set_position(spent.as_millis() as u64);
+    let found = search(&mut rig, &space.sizes(), &space.default(), &plan, &mut told);
+    bar.finish_and_clear();
+    let found = found.map_err(CliError::Bench)?;
+    drop(rig);
+    let after = look_again(&machine);
+    let changes = space.changes(&found.best);
+    let tuned = write::with(&text, &config, &changes);
+    let tuned = tuned.map_err(|problem| CliError::Usage(format!("{name}: {problem}")))?;
+    if args.json {
+        let figures = json!({
+            "tune": name,
+            "machine": machine,
+            "distance_after": after,
+            "workloads": workloads.iter().map(Workload::to_string).collect::<Vec<_>>(),
+            "confidence": CONFIDENCE,
+            "plan": plan,
+            "knobs": space.knobs,
+            "left": space.left,
+            "found": shown(&found, &space),
+        });
+        writeln!(out, "{figures:#}")?;
+    } else {
+        report(&mut out, &found, &space, &workloads)?;
+        if let Some(text) = moved(machine.distance.as_ref(), after.as_ref()) {
+            if workloads.iter().any(Workload::is_latency) {
+                writeln!(out, "{text}")?;
+            }
+        }
+    }
+    if let Some(path) = &args.output {
+        let mut file = create(path)?;
+        let written = file.write_all(tuned.as_bytes());
+        written.map_err(|source| in_file(path, source))?;
+        // Files that it names are named from another place now.
+        if let Err(error) = Config::load(path) {
+            // It was not there before; what went wrong counts more than what becomes of it.
+            let _ = fs::remove_file(path);
+            return Err(error.into());
+        }
+        said(
+            &mut out,
+            args.json,
+            format_args!("written: {}", path.display()),
+        )?;
+    }
+    if let (Some(path), true) = (&args.config, args.write) {
+        match changes.is_empty() {
+            true => said(&mut out, args.json, format_args!("{name} stays as it is"))?,
+            false => {
+                replace(path, &text, &tuned)?;
+                said(&mut out, args.json, format_args!("written: {name}"))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// For people only.
+fn said(out: &mut impl Write, json: bool, what: std::fmt::Arguments<'_>) -> io::Result<()> {
+    match json {
+        true => Ok(()),
+        false => writeln!(out, "{what}"),
+    }
+}
+
+fn in_file(path: &Path, source: io::Error) -> CliError {
+    CliError::File {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+fn exists(path: &Path) -> CliError {
+    let problem = "exists, and is not overwritten; name another file, or use --config with --write";
+    in_file(path, io::Error::new(io::ErrorKind::AlreadyExists, problem))
+}
+
+fn create(path: &Path) -> Result<fs::File, CliError> {
+    let made = OpenOptions::new().write(true).create_new(true).open(path);
+    made.map_err(|source| match source.kind() {
+        io::ErrorKind::AlreadyExists => exists(path),
+        _ => in_file(path, source),
+    })
+}
+
+/// Puts another text in the place of a file's, all at once, if it still has the one that was read.
+fn replace(path: &Path, read: &str, text: &str) -> Result<(), CliError> {
+    // Of a link it is the file behind it that changes.
+    let failed = |source| in_file(path, source);
+    let real = path.canonicalize().map_err(failed)?;
+    if fs::read_to_string(&real).map_err(failed)? != read {
+        let problem = "has changed since it was read, and is left alone";
+        return Err(failed(io::Error::other(problem)));
+    }
+    let mut name = real.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}", std::process::id()));
+    let new = real.with_file_name(name);
+    let mut file = create(&new)?;
+    let replaced = file
+        .write_all(text.as_bytes())
+        .and_then(|()| fs::metadata(&real))
+        .and_then(|old| file.set_permissions(old.permissions()))
+        .and_then(|()| file.sync_all())
+        .and_then(|()| fs::rename(&new, &real));
+    replaced.map_err(|source| {
+        // What is left of it is of no use to anybody.
+        let _ = fs::remove_file(&new);
+        failed(source)
+    })
+}
+
+/// A bar on a terminal; elsewhere nothing.
+fn bar(time: Duration) -> ProgressBar {
+    let style = ProgressStyle::with_template("{bar:40} {percent:>3} % of the time, {eta} left")
+        .unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(time.as_millis() as u64).with_style(style)
+}
+
+fn begin(
+    out: &mut impl Write,
+    machine: &Machine,
+    name: &str,
+    workloads: &[Workload],
+    place: Place,
+    space: &Space,
+) -> io::Result<()> {
+    writeln!(out, "{machine}")?;
+    let names: Vec<String> = workloads.iter().map(Workload::to_string).collect();
+    let cpu = |cpu: Option<usize>| cpu.map_or("any CPU".into(), |cpu| format!("CPU {cpu}"));
+    write!(
+        out,
+        "{name}, tuned for {}; an emulated link; polling thread on {}",
+        names.join(", "),
+        cpu(place.lcore)
+    )?;
+    if workloads.iter().any(Workload::is_latency) {
+        write!(out, ", programs on {}", cpu(place.programs))?;
+    }
+    writeln!(out)?;
+    for (key, reason) in &space.left {
+        writeln!(out, "not tried: {} ({reason})", key.name())?;
+    }
+    Ok(())
+}
+
+/// A ratio as what it is more than nothing.
+fn percent(ratio: f64) -> String {
+    match ratio.is_finite() {
+        true => format!("{:+.1} %", (ratio - 1.0) * 100.0),
+        false => "?".into(),
+    }
+}
+
+/// A gain with its bounds.
+fn bounds(gain: &Gain) -> String {
+    match gain.low > 0.0 {
+        true => format!("{} to {}", percent(gain.low), percent(gain.high)),
+        false => "too few turns".into(),
+    }
+}
+
+fn report(
+    out: &mut impl Write,
+    found: &Found,
+    space: &Space,
+    workloads: &[Workload],
+) -> io::Result<()> {
+    let (key, value) = (
+        |knob: usize| space.knobs[knob].key.name().to_owned(),
+        |knob: usize, value: usize| space.knobs[knob].values[value].to_string(),
+    );
+    let confidence = CONFIDENCE * 100.0;
+    writeln!(out)?;
+    let mut table = Table::new(&["tried", ">value", ">against the best by then", ">turns"]);
+    for tried in &found.tried {
+        table.row(vec![
+            key(tried.knob),
+            value(tried.knob, tried.value),
+            percent(tried.ratio),
+            tried.turns.to_string(),
+        ]);
+    }
+    table.write(
+        out,
+        "nothing was tried: there was no time, or there is no key to try",
+    )?;
+    if !found.steps.is_empty() {
+        writeln!(out)?;
+        let interval = format!(">{confidence:.0} % sure");
+        let mut table = Table::new(&[
+            "measured anew",
+            ">value",
+            ">gain",
+            interval.as_str(),
+            ">turns",
+            "",
+        ]);
+        for step in &found.steps {
+            table.row(vec![
+                key(step.knob),
+                value(step.knob, step.value),
+                percent(step.gain.ratio),
+                bounds(&step.gain),
+                step.gain.turns.to_string(),
+                if step.adopted { "adopted" } else { "left" }.into(),
+            ]);
+        }
+        table.write(out, "")?;
+    }
+    writeln!(
+        out,
+        "\nThe default against itself: {} ({}, {} turns)",
+        percent(found.noise.ratio),
+        bounds(&found.noise),
+        found.noise.turns
+    )?;
+    let mut table = Table::new(&["workload", "default", ">gain", ">sure", ">turns"]);
+    for (n, workload) in workloads.iter().enumerate() {
+        let mut row = vec![workload.to_string(), workload.figure(found.figures[n])];
+        if let Some(gain) = found.workloads.get(n) {
+            row.extend([percent(gain.ratio), bounds(gain), gain.turns.to_string()]);
+        }
+        table.row(row);
+    }
+    if let Some(gain) = found.gain.filter(|_| workloads.len() > 1) {
+        let all = [
+            String::from("all"),
+            String::new(),
+            percent(gain.ratio),
+            bounds(&gain),
+            gain.turns.to_string(),
+        ];
+        table.row(all.into());
+    }
+    table.write(out, "")?;
+    writeln!(out)?;
+    if !found.better {
+        return writeln!(
+            out,
+            "No setting is better than the default with confidence {confidence:.0} %."
+        );
+    }
+    writeln!(
+        out,
+        "Better than the default, with confidence {confidence:.0} %:"
+    )?;
+    for (key, value) in space.changes(&found.best) {
+        let was = space.start.get(key);
+        writeln!(
+            out,
+            "  [[{}]] {} = {value}    (was {was})",
+            key.section(),
+            key.name()
+        )?;
+    }
+    for (workload, gain) in workloads.iter().zip(&found.workloads) {
+        if gain.is_loss() {
+            writeln!(out, "{workload} is slower with it: {}", bounds(gain))?;
+        }
+    }
+    Ok(())
+}
+
+/// As JSON, with names instead of numbers.
+fn shown(found: &Found, space: &Space) -> Json {
+    let named = |knob: usize, value: usize| {
+        let knob = &space.knobs[knob];
+        (knob.key.name(), knob.values[value])
+    };
+    let tried = found.tried.iter().map(|tried| {
+        let (key, value) = named(tried.knob, tried.value);
+        json!({ "key": key, "value": value, "after": tried.after, "ratio": tried.ratio, "turns": tried.turns })
+    });
+    let steps = found.steps.iter().map(|step| {
+        let (key, value) = named(step.knob, step.value);
+        json!({ "key": key, "value": value, "gain": step.gain, "adopted": step.adopted })
+    });
+    let changes = space.changes(&found.best).into_iter().map(|(key, value)| {
+        json!({ "section": key.section(), "key": key.name(), "value": value, "was": space.start.get(key) })
+    });
+    json!({
+        "better": found.better,
+        "changes": changes.collect::<Vec<_>>(),
+        "gain": found.gain,
+        "workloads": found.workloads,
+        "figures": found.figures,
+        "noise": found.noise,
+        "steps": steps.collect::<Vec<_>>(),
+        "tried": tried.collect::<Vec<_>>(),
+        "seconds": found.spent.as_secs_f64(),
+    })
+}
