@@ -103,6 +103,7 @@ pub fn run(config: Config, from: Start, ready: impl FnOnce()) -> Result<(), Daem
         socket: socket.clone(),
         socket_mode: config.control.mode,
         nics: Arc::clone(&infos),
+        switch_ports: config.fabric.ports().into(),
         neighbours: Arc::clone(&neighbours),
         limits: DeviceLimits::default(),
         quotas: config.limits.quotas,
@@ -132,7 +133,7 @@ pub fn run(config: Config, from: Start, ready: impl FnOnce()) -> Result<(), Daem
     };
     let eal = Eal::init(&ports::eal_config(&config))?;
     let pools = pools::pools(&eal, &config)?;
-    let (mut fabric, ends) = ports::fabric(&config, &pools)?;
+    let (mut fabrics, ends) = ports::fabrics(&config, &pools)?;
     let mut work: Vec<Vec<NicConfig>> = config.lcores.iter().map(|_| Vec::new()).collect();
     let nics = ports::nics(&config, &infos, &eal, &pools, ends)?;
     for (nic, parts) in config.nics.iter().zip(nics) {
@@ -166,7 +167,7 @@ pub fn run(config: Config, from: Start, ready: impl FnOnce()) -> Result<(), Daem
     for (number, ((seat, nics), share)) in seats.enumerate() {
         let work = Work {
             nics,
-            fabric: fabric.take_if(|_| number == config.fabric_lcore),
+            fabric: fabrics.remove(&number),
             share,
         };
         polling.start(number, seat, work, eal.clone(), &listeners)?;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use support::capture::Capture;
 use support::daemon::Daemon;
 use support::pair::{End, Pair, endless};
 use support::{PATIENCE, alone, compile, wait_for};
@@ -202,4 +203,81 @@ fn switch_ports_have_counters_and_queue_pairs_rates() {
     assert_eq!(rate["allowed"], 100_000_000, "{rate}");
     // A look is a second and more apart from the next; what was counted in between is not that exact.
     assert!(rate["sent"].as_u64() < Some(250_000_000), "{rate}");
+}
+
+/// Two switches that two polling threads have; captures are at ports of both.
+#[test]
+fn switches_of_two_lcores_forward_and_are_captured() {
+    let _alone = alone();
+    let daemon = Daemon::start(
+        &(nics(&["leaf0", "leaf1"])
+            + "[[lcore]]\n[[lcore]]\n[fabric]\nrate = \"1Gb/s\"\n\
+               [[fabric.switch]]\nname = \"leaf0\"\nuplinks = \"leaf1\"\n[[fabric.switch]]\nname = \"leaf1\"\n"),
+    );
+    for (wrong, says) in [
+        ("spine", "switch \"spine\": there is none"),
+        ("leaf0.port2", "no such port of it"),
+        ("leaf0.roce1", "SWITCH.PEER"),
+    ] {
+        let refused = daemon.roceline("capture", &["capture", "-w", "-", "--switch", wrong]);
+        assert!(
+            !refused.ok() && refused.report().contains(says),
+            "{}",
+            refused.report()
+        );
+    }
+    let file = daemon.dir().join("switches.pcapng");
+    let path = file.to_str().expect("UTF-8");
+    let switches = ["--switch", "leaf0.leaf1", "--switch", "leaf1"];
+    let arguments = [&["capture", "-w", path][..], &switches].concat();
+    let mut capture = daemon.start_roceline("capture", &arguments);
+    wait_for("capture", PATIENCE, || {
+        capture
+            .output()
+            .1
+            .contains("capturing leaf0.port1, leaf1.port0, leaf1.port1")
+            || !capture.is_running()
+    });
+    let options = ["-x", "0", "-F", "-n", "200", "-s", "65536"];
+    run(&daemon, "roce0", "roce1", "ib_write_bw", &options);
+    run(
+        &daemon,
+        "roce1",
+        "roce0",
+        "ibv_rc_pingpong",
+        &["-g", "0", "-n", "200"],
+    );
+    // The two are not asked at the same moment.
+    let mut fabric = Value::Null;
+    wait_for("a quiet fabric", PATIENCE, || {
+        fabric = daemon.json(&["show", "fabric"]);
+        let all = |name| sum(&fabric, "", "", name);
+        all("depth") == 0 && all("rx_frames") == all("tx_frames")
+    });
+    expect_conserved(&daemon);
+    capture.signal(libc::SIGINT);
+    capture.finish(PATIENCE).expect_ok();
+    let capture = Capture::read(std::fs::File::open(&file).expect("it was written"));
+    let fabric = daemon.json(&["show", "fabric"]);
+    let lcores: Vec<_> = (0..2)
+        .map(|n| fabric["switches"][n]["lcore"].as_u64())
+        .collect();
+    assert_eq!(lcores, [Some(0), Some(1)], "{fabric:#}");
+    for (port, switch, peer) in [
+        ("leaf0.port1", "leaf0", "leaf1"),
+        ("leaf1.port0", "leaf1", "roce1"),
+        ("leaf1.port1", "leaf1", "leaf0"),
+    ] {
+        for (outbound, frames) in [(true, "tx_frames"), (false, "rx_frames")] {
+            let there = capture.packets.iter().filter(|packet| {
+                // Pause frames are of no queue.
+                packet.nic == port
+                    && packet.outbound == outbound
+                    && packet.data[12..14] != [0x88, 0x08]
+            });
+            let counted = sum(&fabric, switch, peer, frames);
+            assert!(counted > 200, "{fabric:#}");
+            assert_eq!(there.count() as u64, counted, "{port} {frames}: {fabric:#}");
+        }
+    }
 }

@@ -24,7 +24,7 @@ impl fmt::Debug for Filter {
 }
 
 impl Filter {
-    /// The filter of these conditions for `nics` NICs; `None` if all packets pass.
+    /// The filter of these conditions for `nics` NICs, and ports of switches; `None` if all packets pass.
     ///
     /// # Errors
     /// When a condition is none; names the key, the value and the remedy.

@@ -10,11 +10,14 @@ use crate::impair::Spec;
 /// What to record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Start {
-    /// Names of NICs; none: all.
+    /// Names of NICs; none, and no switches: all.
     pub nics: Vec<String>,
-    /// What they receive.
+    /// Emulated switches, as `tor`, or single ports of them, as `tor.port3`, or `tor.roce1` for the one to roce1.
+    #[serde(default)]
+    pub switches: Vec<String>,
+    /// What these receive.
     pub inbound: bool,
-    /// What they send.
+    /// What these send.
     pub outbound: bool,
     /// Bytes of a frame that are kept.
     pub snaplen: u32,
@@ -47,22 +50,22 @@ pub enum Capture {
 /// The tap is in place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Started {
-    /// The NICs that it records; records name them by [`Interface::index`].
+    /// The NICs and ports that it records; records name them by [`Interface::index`].
     pub interfaces: Vec<Interface>,
     /// Bytes of a frame that are kept.
     pub snaplen: u32,
 }
 
-/// A NIC in a capture.
+/// A NIC in a capture, or a port of a switch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interface {
-    /// Its index in the daemon.
+    /// Its index in the daemon; ports are counted behind NICs.
     pub index: u16,
     /// Its name.
     pub name: String,
     /// Its MAC address.
     pub mac: [u8; 6],
-    /// Its addresses, as `10.77.0.1/24`.
+    /// Its addresses, as `10.77.0.1/24`; of a port, what is beyond.
     pub addrs: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! `roceline capture`: packets of NICs as a pcapng file.
+//! `roceline capture`: packets of NICs, and at ports of emulated switches, as a pcapng file.
 //!
 //! In flow records from the daemon, asked for batch by batch; out flows the file, which this process opens and writes
 //! as its own user. However slow the file (or the pipe) is, the daemon only counts what it could not keep.
@@ -36,6 +36,8 @@ Examples:
   roceline capture -w - | tshark -r -                     # look at packets as they come
   roceline capture -w - | wireshark -k -i -
   roceline capture -w heads.pcapng --snaplen 96           # headers are enough
+  roceline capture -w tor.pcapng --switch tor             # at all ports of the emulated switch tor
+  roceline capture -w tor.pcapng --switch tor.roce1 --tx  # what it sends to roce1, with its marks
   roceline capture -w naks.pcapng --class nak             # conditions as those of `roceline impair`
   roceline capture -w qp.pcapng --qpn 0x11 --psn 100..200
   roceline capture -w crash.pcapng --last 10000           # wait for a queue pair to fail, keep what led to it
@@ -56,15 +58,20 @@ pub(super) struct Args {
     #[arg(short, long, value_name = "FILE")]
     write: PathBuf,
 
-    /// NIC to record, again for another [default: all]
+    /// NIC to record, again for another [default: all, unless there is --switch]
     #[arg(long, value_name = "NAME")]
     nic: Vec<String>,
 
-    /// Only what NICs send
+    /// Emulated switch to record, at all of its ports, or at one: by number, as `tor.port3`, or by what is beyond,
+    /// as `tor.roce1`; again for another
+    #[arg(long, value_name = "SWITCH[.PORT]")]
+    switch: Vec<String>,
+
+    /// Only what NICs and switches send
     #[arg(long, conflicts_with = "rx")]
     tx: bool,
 
-    /// Only what NICs receive
+    /// Only what NICs and switches receive
     #[arg(long)]
     rx: bool,
 
@@ -103,6 +110,10 @@ pub(super) enum CaptureError {
     )]
     Terminal,
     #[error(
+        "--last waits until a queue pair of a NIC fails, and with --switch alone no NIC is recorded: name one with --nic"
+    )]
+    NoNic,
+    #[error(
         "the daemon ended before it could hand over the packets that --last kept: they are lost, and {0} has none; see its \
          log"
     )]
@@ -118,6 +129,9 @@ pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
     if is_stdout(&args.write) && io::stdout().is_terminal() {
         return Err(CaptureError::Terminal.into());
     }
+    if args.last.is_some() && args.nic.is_empty() && !args.switch.is_empty() {
+        return Err(CaptureError::NoNic.into());
+    }
     let interrupted = interruption().map_err(|source| DaemonError::System {
         what: "signal handlers",
         source,
@@ -127,6 +141,7 @@ pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
     let client = Client::connect(socket)?;
     let started: Started = client.capture(&Capture::Start(Start {
         nics: args.nic.clone(),
+        switches: args.switch.clone(),
         inbound: !args.tx,
         outbound: !args.rx,
         snaplen: args.snaplen,

@@ -74,7 +74,7 @@ impl<'a> Checker<'a> {
         let given = file.fabric.as_ref().and_then(|f| f.lcore.as_ref());
         let given = given.map(|given| self.lcore(given, lcores.len()));
         let mut spread = Spread::new(lcores.len(), given.transpose()?);
-        let mut fabric = self.fabric(file.fabric)?;
+        let mut fabric = self.fabric(file.fabric, &spread)?;
         let nics = file
             .nic
             .into_iter()
@@ -97,7 +97,6 @@ impl<'a> Checker<'a> {
             lcores,
             nics,
             fabric,
-            fabric_lcore: spread.fabric(),
             impair,
             limits,
             control,

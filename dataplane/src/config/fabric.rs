@@ -11,6 +11,7 @@ use toml::Spanned;
 
 use super::check::Checker;
 use super::file;
+use super::lcores::Spread;
 use super::{ConfigError, NicConfig, PortSpec};
 use crate::congestion::{Settings, ets};
 use crate::fabric::plan::{Cable, LinkPlan, Plan, PortPlan, RoutePlan, Station, SwitchPlan};
@@ -31,7 +32,11 @@ const STRICT: u8 = 6;
 
 impl Checker<'_> {
     /// Checks the switches and what joins them. NICs are put on them afterwards.
-    pub(super) fn fabric(&self, fabric: Option<file::Fabric>) -> Result<Plan, ConfigError> {
+    pub(super) fn fabric(
+        &self,
+        fabric: Option<file::Fabric>,
+        spread: &Spread,
+    ) -> Result<Plan, ConfigError> {
         let Some(fabric) = fabric else {
             return Ok(Plan::default());
         };
@@ -60,8 +65,12 @@ impl Checker<'_> {
                     uplinks.push((plan.switches.len(), to));
                 }
                 let line = section.span().start;
-                plan.switches
-                    .push(self.switch(name, line, &fabric, switch)?);
+                let lcore = match &switch.lcore {
+                    Some(lcore) => self.lcore(lcore, spread.lcores())?,
+                    None => spread.of_switch(plan.switches.len()),
+                };
+                let made = self.switch(name, line, &fabric, switch)?;
+                plan.switches.push(SwitchPlan { lcore, ..made });
             }
         }
         for (from, to) in uplinks {
@@ -80,6 +89,7 @@ impl Checker<'_> {
 
     /// Puts NICs on their switches, and looks whether all that switches name is there.
     pub(super) fn stations(&self, plan: &mut Plan, nics: &[NicConfig]) -> Result<(), ConfigError> {
+        plan.nics = nics.len();
         for (index, nic) in (0..).zip(nics) {
             let PortSpec::Fabric(link) = &nic.port else {
                 continue;
@@ -298,6 +308,7 @@ impl Checker<'_> {
             .map_err(|error| self.of_section("fabric.switch", line, error.to_string()))?;
         Ok(SwitchPlan {
             name: name.into(),
+            lcore: 0,
             link,
             ports,
             routes: routes.collect(),

@@ -140,6 +140,7 @@ macro_rules! switches {
             #[serde(deny_unknown_fields)]
             pub(super) struct $name {
                 $($(#[$on])* pub $field: $kind,)*
+                pub lcore: Option<Spanned<i64>>,
                 pub rate: Option<Spanned<String>>,
                 pub delay: Option<Spanned<String>>,
                 pub buffer: Option<Spanned<String>>,
@@ -169,7 +170,6 @@ macro_rules! switches {
 switches! {
     Fabric {
         seed: Option<Spanned<i64>>,
-        lcore: Option<Spanned<i64>>,
         #[serde(default)]
         switch: Vec<Spanned<Switch>>,
     }

@@ -36,9 +36,9 @@ impl Spread {
         self.lcores
     }
 
-    /// The lcore of the switches.
-    pub(super) fn fabric(&self) -> usize {
-        self.fabric.unwrap_or(0)
+    /// The lcore of switch `number`, where its section names none: that of all switches, or they take turns.
+    pub(super) fn of_switch(&self, number: usize) -> usize {
+        self.fabric.unwrap_or(number % self.lcores)
     }
 
     /// The next one. An lcore that was chosen for switches has no NICs but those that name it.
@@ -288,6 +288,23 @@ mod tests {
         refused(
             &(nics(&["lcore = 2\n", ""]) + "[[lcore]]\n[[lcore]]\n" + switch),
             "lcore = 2: must be from 0 to 1",
+        );
+        // So do switches, unless an lcore is chosen for all, or for one.
+        let of_switches = |text: &str| {
+            let all = nics(&["", ""]) + lcores + text;
+            let config = parse_on(&[0, 1, 2, 3], &all).unwrap();
+            let switches = config.fabric.switches.iter();
+            switches.map(|switch| switch.lcore).collect::<Vec<_>>()
+        };
+        let three = "[[fabric.switch]]\nname = [\"tor\", \"b\", \"c\", \"d\"]\n";
+        assert_eq!(of_switches(three), [0, 1, 2, 0]);
+        let of_all = "[fabric]\nlcore = 1\n".to_owned() + three;
+        assert_eq!(of_switches(&of_all), [1; 4]);
+        let of_one = of_all + "[[fabric.switch]]\nname = \"e\"\nlcore = 2\n";
+        assert_eq!(of_switches(&of_one), [1, 1, 1, 1, 2]);
+        refused(
+            &(nics(&["", ""]) + switch + "lcore = 1\n"),
+            "lcore = 1: must be from 0 to 0",
         );
         refused(
             &(nics(&["", ""]) + "[fabric]\nlcore = 1\n" + switch),

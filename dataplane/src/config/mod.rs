@@ -50,8 +50,6 @@ pub struct Config {
     pub nics: Vec<NicConfig>,
     /// Switches, and the NICs on them.
     pub fabric: Plan,
-    /// The lcore that polls the switches.
-    pub fabric_lcore: usize,
     /// Impairments to begin with, in the order of the file.
     pub impair: Vec<Spec>,
     /// How much programs may have.

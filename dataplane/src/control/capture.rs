@@ -20,6 +20,7 @@ use crate::capture::last::LastPackets;
 use crate::capture::request::{
     Capture, Counts, EVENT, FailedQp, Interface, RuleNames, Start, Started, Status, Stopped,
 };
+use crate::fabric::plan::PortName;
 use crate::lcore::message::{Command, Reply};
 use crate::lcore::tap::{Clock, Store, Tap, TapId, TapState};
 
@@ -82,7 +83,7 @@ pub fn answer(
 impl Session {
     fn start(shared: &Shared, start: &Start) -> Result<(Session, Started), CommandError> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let interfaces = interfaces(shared, &start.nics)?;
+        let interfaces = interfaces(shared, start)?;
         if !SNAPLEN.contains(&start.snaplen) {
             return Err(CommandError::Capture(format!(
                 "snaplen {} is out of range: {} to {}",
@@ -108,7 +109,7 @@ impl Session {
             )));
         }
         let filter = || {
-            Filter::new(&start.filter, shared.config.nics.len())
+            Filter::new(&start.filter, places(shared))
                 .map_err(|error| CommandError::Capture(error.to_string()))
         };
         let clock = Clock::start();
@@ -246,7 +247,53 @@ impl Session {
 /// Ethernet header and one VLAN tag.
 const LINK_HEADERS: usize = 18;
 
-fn interfaces(shared: &Shared, names: &[String]) -> Result<Vec<Interface>, CommandError> {
+/// NICs and ports of switches that there are.
+fn places(shared: &Shared) -> usize {
+    shared.config.nics.len() + shared.config.switch_ports.len()
+}
+
+/// What is to be recorded, in the order of indices.
+fn interfaces(shared: &Shared, start: &Start) -> Result<Vec<Interface>, CommandError> {
+    let mut all = match start.nics.is_empty() && !start.switches.is_empty() {
+        true => Vec::new(),
+        false => nics(shared, &start.nics)?,
+    };
+    all.extend(ports(shared, &start.switches)?);
+    Ok(all)
+}
+
+/// Ports of switches, by names as [`Start::switches`] has them.
+fn ports(shared: &Shared, names: &[String]) -> Result<Vec<Interface>, CommandError> {
+    let ports = &shared.config.switch_ports;
+    let is_meant = |name: &String, port: &PortName| match name.split_once('.') {
+        None => *name == port.switch,
+        Some((switch, of)) => {
+            switch == port.switch && (of == port.peer || *of == format!("port{}", port.number))
+        }
+    };
+    if let Some(name) = names
+        .iter()
+        .find(|name| !ports.iter().any(|port| is_meant(name, port)))
+    {
+        return Err(CommandError::Capture(format!(
+            "switch {name:?}: there is none, or no such port of it: `roceline show fabric` has their names, and a port is \
+             SWITCH.portN or SWITCH.PEER"
+        )));
+    }
+    let first = shared.config.nics.len();
+    let chosen = ports.iter().enumerate();
+    let chosen = chosen.filter(|(_, port)| names.iter().any(|name| is_meant(name, port)));
+    Ok(chosen
+        .map(|(n, port)| Interface {
+            index: (first + n) as u16,
+            name: format!("{}.port{}", port.switch, port.number),
+            mac: port.mac,
+            addrs: vec![format!("to {}", port.peer)],
+        })
+        .collect())
+}
+
+fn nics(shared: &Shared, names: &[String]) -> Result<Vec<Interface>, CommandError> {
     let nics = &shared.config.nics;
     if let Some(unknown) = names
         .iter()
@@ -271,17 +318,21 @@ fn interfaces(shared: &Shared, names: &[String]) -> Result<Vec<Interface>, Comma
         .collect())
 }
 
-/// For each lcore concerned, by NIC index, which NICs are recorded.
+/// For each lcore concerned, by index, which interfaces are recorded.
 fn by_lcore(shared: &Shared, interfaces: &[Interface]) -> BTreeMap<u32, Box<[bool]>> {
     let mut all: BTreeMap<u32, Box<[bool]>> = BTreeMap::new();
     for interface in interfaces {
-        for &lcore in shared.lcores.serving(interface.index.into()) {
-            let none = || vec![false; shared.config.nics.len()].into();
-            if let Some(recorded) = all
-                .entry(lcore)
-                .or_insert_with(none)
-                .get_mut(usize::from(interface.index))
-            {
+        let index = usize::from(interface.index);
+        let port = index.checked_sub(shared.config.nics.len());
+        let port = port.and_then(|port| shared.config.switch_ports.get(port));
+        let own = port.map(|port| port.lcore as u32);
+        let serving = match &own {
+            Some(own) => std::slice::from_ref(own),
+            None => shared.lcores.serving(interface.index.into()),
+        };
+        for &lcore in serving {
+            let none = || vec![false; places(shared)].into();
+            if let Some(recorded) = all.entry(lcore).or_insert_with(none).get_mut(index) {
                 *recorded = true;
             }
         }

@@ -58,6 +58,7 @@ pub use limits::DeviceLimits;
 pub use server::{Listener, Server};
 
 use self::quota::Quotas;
+use crate::fabric::plan::PortName;
 use crate::impair::{Spec, Wiring};
 use crate::lcore::message::Request;
 use crate::neighbour::Neighbours;
@@ -73,6 +74,8 @@ pub struct ControlConfig {
     pub socket_mode: u32,
     /// The NICs, by index.
     pub nics: Arc<[NicInfo]>,
+    /// Ports of emulated switches, as captures count them behind the NICs.
+    pub switch_ports: Arc<[PortName]>,
     /// Who is where.
     pub neighbours: Arc<Neighbours>,
     /// What devices can do.
@@ -107,6 +110,7 @@ impl ControlConfig {
             socket,
             socket_mode: 0o666,
             nics,
+            switch_ports: Arc::new([]),
             neighbours,
             limits: DeviceLimits::default(),
             quotas: Quotas::default(),

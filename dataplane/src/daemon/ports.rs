@@ -49,23 +49,23 @@ pub(super) fn eal_config(config: &Config) -> EalConfig {
     }
 }
 
-/// The switches of a configuration, if it has any, and the ends of links for NICs by NIC index.
-pub(super) fn fabric(
+/// The switches of a configuration, by lcore, and the ends of links for NICs by NIC index.
+pub(super) fn fabrics(
     config: &Config,
     pools: &[Share],
-) -> Result<(Option<Fabric>, BTreeMap<u32, FabricEnd>), DaemonError> {
+) -> Result<(BTreeMap<usize, Fabric>, BTreeMap<u32, FabricEnd>), DaemonError> {
     let plan = &config.fabric;
-    if plan.switches.is_empty() {
-        return Ok((None, BTreeMap::new()));
-    }
-    let (mut fabric, ends) = Fabric::new(plan, Arc::clone(&pools[config.fabric_lcore].pool))?;
+    let (mut fabrics, ends) = Fabric::split(plan, |lcore| Arc::clone(&pools[lcore].pool))?;
     for (n, station) in plan.stations.iter().enumerate() {
-        if config.nics[station.nic as usize].lcores != [config.fabric_lcore] {
-            fabric.apart(n);
+        let home = plan.switches[station.switch].lcore;
+        if config.nics[station.nic as usize].lcores != [home] {
+            if let Some(fabric) = fabrics.get_mut(&home) {
+                fabric.apart(n);
+            }
         }
     }
     let nics = plan.stations.iter().map(|station| station.nic);
-    Ok((Some(fabric), nics.zip(ends).collect()))
+    Ok((fabrics, nics.zip(ends).collect()))
 }
 
 /// Whether what is at the other end of a NIC's port is on another lcore than the NIC, or not in this process at all.
@@ -74,8 +74,9 @@ fn is_outside(config: &Config, nic: usize) -> bool {
     if !matches!(own.port, PortSpec::Fabric(_)) {
         return true;
     }
-    if config.fabric.stations.iter().any(|s| s.nic as usize == nic) {
-        return own.lcores != [config.fabric_lcore];
+    let plan = &config.fabric;
+    if let Some(station) = plan.stations.iter().find(|s| s.nic as usize == nic) {
+        return own.lcores != [plan.switches[station.switch].lcore];
     }
     let joined = config.nics.iter().filter(|other| other.port == own.port);
     own.lcores.len() > 1 || joined.into_iter().any(|other| other.lcores != own.lcores)

@@ -14,6 +14,8 @@ use roceline_engine::wire::pause::PRIORITIES;
 pub struct SwitchPlan {
     /// Its name.
     pub name: String,
+    /// The lcore that polls it.
+    pub lcore: usize,
     /// Its links, those that `ports` does not name.
     pub link: LinkPlan,
     /// Links that are otherwise.
@@ -113,6 +115,23 @@ pub struct Plan {
     pub stations: Vec<Station>,
     /// Of marks and of the choice among equal paths.
     pub seed: u64,
+    /// NICs of the daemon, those included that are on no switch.
+    pub nics: usize,
+}
+
+/// A port of a switch, as captures name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortName {
+    /// Its switch.
+    pub switch: String,
+    /// Its number there.
+    pub number: u16,
+    /// The NIC or switch beyond.
+    pub peer: String,
+    /// Source of its pause frames.
+    pub mac: [u8; 6],
+    /// The lcore that polls its switch.
+    pub lcore: usize,
 }
 
 /// What a port of a switch is joined to.
@@ -179,6 +198,52 @@ impl Plan {
             routing.flood = flooded.map(|(p, _)| port(p)).collect();
         }
         all
+    }
+
+    /// The ports of all switches, in the order of [`Plan::interface`].
+    pub fn ports(&self) -> Vec<PortName> {
+        let mut all = Vec::new();
+        for (n, (routing, switch)) in self.routing().iter().zip(&self.switches).enumerate() {
+            all.extend((0..).zip(&routing.ports).map(|(number, beyond)| PortName {
+                switch: switch.name.clone(),
+                number,
+                peer: self.peer(beyond).into(),
+                mac: self.port_mac(n, number),
+                lcore: switch.lcore,
+            }));
+        }
+        all
+    }
+
+    /// The number of a port among all that can be captured: NICs of the daemon, then ports, switch by switch.
+    pub fn interface(&self, switch: usize, port: u16) -> usize {
+        let ports = |s| {
+            let nics = self.stations.iter().filter(|station| station.switch == s);
+            let cables = self.cables.iter().filter(|(a, b)| *a == s || *b == s);
+            nics.count() + cables.count()
+        };
+        self.nics + (0..switch).map(ports).sum::<usize>() + usize::from(port)
+    }
+
+    /// The MAC address of a port of a switch.
+    pub fn port_mac(&self, switch: usize, port: u16) -> [u8; 6] {
+        [0x02, 0x52, 0x4c, 0xff, switch as u8, port as u8]
+    }
+
+    /// The name of what is beyond a port.
+    pub fn peer(&self, beyond: &Beyond) -> &str {
+        match *beyond {
+            Beyond::Station(station) => &self.stations[station].name,
+            Beyond::Switch(other, ..) => &self.switches[other].name,
+        }
+    }
+
+    /// Whether beyond a port of switch `number` there is a switch of another lcore.
+    pub fn is_apart(&self, number: usize, beyond: &Beyond) -> bool {
+        match *beyond {
+            Beyond::Station(_) => false,
+            Beyond::Switch(other, ..) => self.switches[other].lcore != self.switches[number].lcore,
+        }
     }
 
     /// By switch: those that it has a cable to.
@@ -316,6 +381,7 @@ mod tests {
     fn plan(switches: usize, cables: &[Cable], stations: &[usize]) -> Plan {
         let switch = |n: usize| SwitchPlan {
             name: format!("s{n}"),
+            lcore: 0,
             link: LinkPlan {
                 rate: None,
                 delay: Nanos::ZERO,
@@ -343,6 +409,7 @@ mod tests {
             cables: cables.to_vec(),
             stations: stations.iter().enumerate().map(station).collect(),
             seed: 0,
+            nics: stations.len(),
         }
     }
 
@@ -369,6 +436,24 @@ mod tests {
         assert_eq!(routing[1].flood, [0, 1]);
         assert_eq!(routing[3].flood, [0]);
         assert!(plan.joined(0, 1));
+        // Names of ports, and their numbers behind those of the NICs.
+        let names = plan.ports();
+        let name = |at: usize| {
+            (
+                names[at].switch.as_str(),
+                names[at].number,
+                names[at].peer.as_str(),
+            )
+        };
+        assert_eq!(
+            (names.len(), name(2), name(9)),
+            (10, ("s0", 2, "s3"), ("s3", 1, "s1"))
+        );
+        for (at, port) in names.iter().enumerate() {
+            let switch = plan.switch(&port.switch).unwrap();
+            assert_eq!(plan.interface(switch, port.number), 2 + at);
+            assert_eq!(plan.port_mac(switch, port.number), port.mac);
+        }
     }
 
     #[test]

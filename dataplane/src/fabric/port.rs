@@ -28,17 +28,17 @@ pub(super) enum Carried {
 /// What is at the other end.
 #[derive(Debug)]
 pub(super) enum Peer {
-    /// A NIC: the end of its link that is ours.
-    Nic(Box<NicEnd>),
-    /// A port of a switch, by its place among the ports of the fabric.
+    /// A NIC, or a port of a switch of another lcore: the end of the link that is ours.
+    Link(Box<LinkEnd>),
+    /// A port of a switch of this lcore, by its place among the ports of the fabric.
     Port(usize),
 }
 
-/// A NIC's link.
+/// The link to a NIC, or to a switch of another lcore, which is a NIC in all that follows.
 #[derive(Debug)]
-pub(super) struct NicEnd {
+pub(super) struct LinkEnd {
     end: FabricEnd,
-    /// The NIC as the sender that it would be on a cable of this rate.
+    /// The NIC as the sender that it would be on a cable of this rate; without one if a switch is there, which sends at the cable's.
     uplink: Line,
     /// Taken from the link, and not yet begun to be sent.
     staged: VecDeque<Mbuf>,
@@ -51,6 +51,8 @@ pub(super) struct NicEnd {
     burst: Burst,
     /// The NIC is on another lcore.
     apart: bool,
+    /// The NIC has not read what is on its link, which took not all that was due: somebody has to look when it does.
+    full: bool,
 }
 
 /// A port.
@@ -60,6 +62,8 @@ pub(super) struct FabricPort {
     pub switch: usize,
     /// Its number there.
     pub number: u16,
+    /// Its number among what can be captured.
+    pub interface: usize,
     /// Of its pause frames.
     pub mac: [u8; 6],
     /// What is at the other end, by its names in the plan.
@@ -81,9 +85,9 @@ pub(super) struct FabricPort {
     pub depths: Depths,
 }
 
-impl NicEnd {
-    pub(super) fn new(end: FabricEnd, uplink: Line, room: usize) -> NicEnd {
-        NicEnd {
+impl LinkEnd {
+    pub(super) fn new(end: FabricEnd, uplink: Line, room: usize, apart: bool) -> LinkEnd {
+        LinkEnd {
             end,
             uplink,
             staged: VecDeque::with_capacity(RX_BURST),
@@ -91,11 +95,13 @@ impl NicEnd {
             flight: VecDeque::with_capacity(room),
             pauses: VecDeque::with_capacity(PAUSES),
             burst: Burst::new(),
-            apart: false,
+            apart,
+            full: false,
         }
     }
 
-    /// Takes what the NIC has sent since `last`, as fast as its line is, and plans its arrival. All in picoseconds.
+    /// Takes what the NIC has sent since `last`, as fast as its line is, and plans its arrival. All in picoseconds. Gives how many frames, pause
+    /// frames aside.
     fn take(
         &mut self,
         arriving: &mut VecDeque<(u64, Carried)>,
@@ -109,7 +115,6 @@ impl NicEnd {
             for mbuf in self.burst.drain() {
                 let due = self.uplink.send(last, link_bytes(mbuf.len()));
                 self.told.push_back((due, mbuf));
-                taken += 1;
             }
         }
         loop {
@@ -135,7 +140,7 @@ impl NicEnd {
     }
 
     /// Gives the NIC the pause frames that are there by now: they pass what its link is full of.
-    fn deliver_pauses(&mut self, now: u64) -> usize {
+    fn deliver_pauses(&mut self, now: u64) {
         while self.burst.room() > 0 && self.pauses.front().is_some_and(|p| p.0 <= now) {
             let pushed = self
                 .pauses
@@ -143,17 +148,18 @@ impl NicEnd {
                 .map(|(_, mbuf)| self.burst.push(mbuf));
             debug_assert!(matches!(pushed, Some(Ok(()))), "there was room");
         }
-        let given = self.end.tx_burst(&mut self.burst);
+        self.end.tx_burst(&mut self.burst);
         // The NIC has not read those before. These are newer, and may be what lets it go on.
         while let Some(mbuf) = self.burst.pop() {
             self.pauses.push_front((now, mbuf));
         }
-        given
     }
 
-    /// Gives the NIC what is there by now.
+    /// Gives the NIC what is there by now. Gives how many frames, pause frames aside.
     fn deliver(&mut self, now: u64) -> usize {
-        let mut given = self.deliver_pauses(now);
+        self.deliver_pauses(now);
+        let mut given = 0;
+        self.full = self.pauses.front().is_some_and(|p| p.0 <= now);
         loop {
             while self.burst.len() < RX_BURST && self.flight.front().is_some_and(|f| f.0 <= now) {
                 let Some((due, mbuf)) = self.flight.pop_front() else {
@@ -173,6 +179,7 @@ impl NicEnd {
                 while let Some(mbuf) = self.burst.pop() {
                     self.flight.push_front((now, mbuf));
                 }
+                self.full = true;
                 return given;
             }
         }
@@ -183,21 +190,21 @@ impl FabricPort {
     /// The link to the NIC, if that is on another lcore.
     fn far_end(&self) -> Option<&FabricEnd> {
         match &self.peer {
-            Peer::Nic(nic) if nic.apart => Some(&nic.end),
+            Peer::Link(nic) if nic.apart => Some(&nic.end),
             _ => None,
         }
     }
 
     fn far_end_mut(&mut self) -> Option<&mut FabricEnd> {
         match &mut self.peer {
-            Peer::Nic(nic) if nic.apart => Some(&mut nic.end),
+            Peer::Link(nic) if nic.apart => Some(&mut nic.end),
             _ => None,
         }
     }
 
     /// The NIC is on another lcore.
     pub(super) fn apart(&mut self) {
-        if let Peer::Nic(nic) = &mut self.peer {
+        if let Peer::Link(nic) = &mut self.peer {
             nic.apart = true;
         }
     }
@@ -207,13 +214,30 @@ impl FabricPort {
         self.far_end().and_then(Driver::rx_event)
     }
 
-    /// The NIC is on another lcore, and nothing tells when it sends.
+    /// The NIC is on another lcore, and nothing tells when it sends, or when it reads what it has not read so far.
     pub(super) fn is_polled(&self) -> bool {
-        self.far_end().is_some_and(|end| end.rx_event().is_none())
+        match &self.peer {
+            Peer::Link(nic) if nic.apart => {
+                nic.end.rx_event().is_none() || nic.full || self.is_held_up()
+            }
+            _ => false,
+        }
+    }
+
+    /// Frames of the NIC cannot be taken from its link, as the one that is first here has no room in the switch.
+    fn is_held_up(&self) -> bool {
+        match &self.peer {
+            Peer::Link(nic) => self.stalled && !nic.staged.is_empty(),
+            Peer::Port(_) => false,
+        }
     }
 
     /// See [`Driver::arm_rx`]; true where nothing can be armed.
     pub(super) fn arm(&mut self) -> bool {
+        if self.is_held_up() {
+            // What is on the link has been seen, and waits for time, or for others.
+            return true;
+        }
         let end = self.far_end_mut().filter(|end| end.rx_event().is_some());
         end.is_none_or(Driver::arm_rx)
     }
@@ -228,7 +252,7 @@ impl FabricPort {
     /// Takes what the NIC sent; nothing at a cable between switches.
     pub(super) fn take(&mut self, last: u64, now: u64) -> usize {
         match &mut self.peer {
-            Peer::Nic(nic) => nic.take(&mut self.arriving, self.flight, last, now),
+            Peer::Link(nic) => nic.take(&mut self.arriving, self.flight, last, now),
             Peer::Port(_) => 0,
         }
     }
@@ -236,7 +260,7 @@ impl FabricPort {
     /// Gives the NIC what is there.
     pub(super) fn deliver(&mut self, now: u64) -> usize {
         match &mut self.peer {
-            Peer::Nic(nic) => nic.deliver(now),
+            Peer::Link(nic) => nic.deliver(now),
             Peer::Port(_) => 0,
         }
     }
@@ -252,7 +276,7 @@ impl FabricPort {
 
     fn next_told(&self) -> u64 {
         match &self.peer {
-            Peer::Nic(nic) => nic.told.front().map_or(NEVER, |t| t.0),
+            Peer::Link(nic) => nic.told.front().map_or(NEVER, |t| t.0),
             Peer::Port(_) => NEVER,
         }
     }
@@ -260,7 +284,7 @@ impl FabricPort {
     /// A pause frame of the NIC that is here by `at`.
     pub(super) fn take_told(&mut self, at: u64) -> Option<Mbuf> {
         match &mut self.peer {
-            Peer::Nic(nic) if nic.told.front().is_some_and(|t| t.0 <= at) => {
+            Peer::Link(nic) if nic.told.front().is_some_and(|t| t.0 <= at) => {
                 nic.told.pop_front().map(|(_, mbuf)| mbuf)
             }
             _ => None,
@@ -271,21 +295,25 @@ impl FabricPort {
     /// here, and a NIC that hears of a pause late, as a thread was late, needs lose nothing.
     pub(super) fn can_wait(&self) -> bool {
         match &self.peer {
-            Peer::Nic(nic) => nic.uplink.is_free(),
+            Peer::Link(nic) => nic.uplink.is_free(),
             Peer::Port(_) => false,
         }
     }
 
     /// When something is to be done that no arrival at the switch and no turn of a queue brings: frames of the NIC
-    /// that wait for their line, frames for the NIC. In picoseconds.
+    /// that wait for their line, frames for the NIC. What waits for room needs no time but that of what makes room. In picoseconds.
     pub(super) fn next_at_nic(&self) -> u64 {
-        let Peer::Nic(nic) = &self.peer else {
+        let Peer::Link(nic) = &self.peer else {
             return NEVER;
         };
-        let uplink = match nic.staged.is_empty() {
+        let uplink = match nic.staged.is_empty() || self.arriving.len() >= self.flight {
             true => NEVER,
             false => nic.uplink.free(),
         };
+        if nic.full {
+            // Something was due, and it is the NIC's turn.
+            return uplink;
+        }
         let down = [&nic.flight, &nic.pauses].map(|q| q.front().map_or(NEVER, |f| f.0));
         uplink.min(down[0]).min(down[1])
     }
@@ -293,14 +321,14 @@ impl FabricPort {
     /// Whether the cable takes another frame.
     pub(super) fn has_room(&self) -> bool {
         match &self.peer {
-            Peer::Nic(nic) => nic.flight.len() < self.flight,
+            Peer::Link(nic) => nic.flight.len() < self.flight,
             Peer::Port(_) => true,
         }
     }
 
     /// Puts a frame for the NIC on its way.
     pub(super) fn fly(&mut self, due: u64, mbuf: Mbuf) {
-        if let Peer::Nic(nic) = &mut self.peer {
+        if let Peer::Link(nic) = &mut self.peer {
             nic.flight.push_back((due, mbuf));
         }
     }
@@ -317,7 +345,7 @@ impl FabricPort {
         match mbuf {
             Some(mbuf) => {
                 let due = self.out.send(at, link_bytes(pause::LEN));
-                if let Peer::Nic(nic) = &mut self.peer {
+                if let Peer::Link(nic) = &mut self.peer {
                     if nic.pauses.len() >= PAUSES {
                         // As many as that wait only where nobody reads them: the oldest says least. If it was a stop, it is told again; if
                         // it was the end of one, that ends by itself.

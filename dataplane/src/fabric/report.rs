@@ -4,7 +4,6 @@ use roceline_engine::Nanos;
 use roceline_engine::congestion::pfc::PauseCounts;
 use serde::{Deserialize, Serialize};
 
-use super::plan::Beyond;
 use super::{Fabric, FabricPort};
 
 /// A fabric.
@@ -17,6 +16,12 @@ pub struct FabricReport {
 /// A switch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SwitchReport {
+    /// Its place in the configuration.
+    #[serde(default)]
+    pub number: usize,
+    /// The lcore that polls it.
+    #[serde(default)]
+    pub lcore: usize,
     /// Its name.
     pub name: String,
     /// Rate of its links in bits per second; none: as fast as it goes.
@@ -188,15 +193,13 @@ impl Fabric {
     /// How it is now. Allocates: not for the loop.
     pub fn report(&self, now: Nanos) -> FabricReport {
         let mut switches = Vec::new();
-        for (n, plan) in self.plan.switches.iter().enumerate() {
-            let switch = &self.switches[n];
+        for (own, (&n, switch)) in self.numbers.iter().zip(&self.switches).enumerate() {
+            let plan = &self.plan.switches[n];
             let (used, max_used) = switch.shared();
-            let ports = self.ports.iter().filter(|port| port.switch == n);
-            let beyond = |port: &FabricPort| match port.beyond {
-                Beyond::Station(station) => self.plan.stations[station].name.clone(),
-                Beyond::Switch(other, ..) => self.plan.switches[other].name.clone(),
-            };
+            let ports = self.ports.iter().filter(|port| port.switch == own);
             switches.push(SwitchReport {
+                number: n,
+                lcore: plan.lcore,
                 name: plan.name.clone(),
                 rate: plan.link.rate,
                 delay_ns: plan.link.delay.0,
@@ -211,7 +214,7 @@ impl Fabric {
                         let [sent, received] = switch.global_pause_counts(port.number, now);
                         PortReport {
                             port: port.number,
-                            peer: beyond(port),
+                            peer: self.plan.peer(&port.beyond).into(),
                             rate: link.rate,
                             delay_ns: link.delay.0,
                             no_mbuf: port.no_mbuf,

@@ -327,7 +327,7 @@ impl Lcore {
         if let Some(fabric) = &mut self.fabric {
             probe.begin(Stage::Fabric);
             // Before NICs look at the clock, so that after a poll that is late a pause which was to last is told again before it has run out.
-            work += fabric.poll(now);
+            work += fabric.poll(now, &mut self.shared.taps);
         }
         for nic in &mut self.nics {
             probe.begin_of(Stage::Receive, nic.place);

@@ -1,4 +1,4 @@
-//! Taps: copies of what crosses a NIC's port, for captures.
+//! Taps: copies of what crosses the port of a NIC or of an emulated switch, for captures.
 //!
 //! In flow bursts at the port boundary: what the NIC sends, after its impairments and just before the port takes it, and
 //! what it receives, as it arrived. Out flow records into memory that the tap brought along; [`crate::capture`] says how they
@@ -48,8 +48,14 @@ impl Clock {
 
     /// Nanoseconds since 1970-01-01 UTC at `instant`.
     fn at(&self, instant: Instant) -> u64 {
-        let since = instant.saturating_duration_since(self.instant);
-        self.wall.saturating_add(since.as_nanos() as u64)
+        // What a late poll finds may have happened before.
+        match instant.checked_duration_since(self.instant) {
+            Some(since) => self.wall.saturating_add(since.as_nanos() as u64),
+            None => {
+                let before = self.instant.saturating_duration_since(instant);
+                self.wall.saturating_sub(before.as_nanos() as u64)
+            }
+        }
     }
 }
 
@@ -83,7 +89,7 @@ impl TapState {
     }
 }
 
-/// A packet at a NIC's port.
+/// A packet at a port.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
     /// Sent, or else received.
@@ -101,11 +107,11 @@ pub struct Packet<'a> {
 pub struct Tap {
     /// Its name.
     pub id: TapId,
-    /// By NIC index: is it recorded?
+    /// By NIC index, and behind the NICs ports of switches ([`crate::fabric::plan::Plan::interface`]): is it recorded?
     pub nics: Box<[bool]>,
-    /// Packets that NICs receive.
+    /// Packets that these receive.
     pub inbound: bool,
-    /// Packets that NICs send.
+    /// Packets that these send.
     pub outbound: bool,
     /// Bytes of a frame that are kept.
     pub snaplen: usize,
@@ -113,7 +119,7 @@ pub struct Tap {
     pub filter: Option<Filter>,
     /// Where records go.
     pub store: Store,
-    /// By NIC index.
+    /// As `nics`.
     pub counts: Box<[Counts]>,
     /// Its time.
     pub clock: Clock,
@@ -226,7 +232,8 @@ impl Taps {
         self.record_at(nic, packet, Instant::now());
     }
 
-    fn record_at(&mut self, nic: usize, packet: &Packet<'_>, now: Instant) {
+    /// Records one packet that crossed the port at that time.
+    pub fn record_at(&mut self, nic: usize, packet: &Packet<'_>, now: Instant) {
         for tap in &mut self.all {
             let wanted = if packet.outbound {
                 tap.outbound
@@ -291,6 +298,9 @@ fn refresh(lcore: &mut Lcore) {
         if !nic.tapped {
             nic.impair.dropped.clear();
         }
+    }
+    if let Some(fabric) = &mut lcore.fabric {
+        fabric.listen(&lcore.shared.taps);
     }
 }
 
@@ -411,6 +421,11 @@ mod tests {
         let clock = Clock::start();
         let later = clock.instant + std::time::Duration::from_nanos(1_234_567);
         assert_eq!(clock.at(later), clock.wall + 1_234_567);
+        let before = Clock {
+            instant: later,
+            ..clock
+        };
+        assert_eq!(before.at(clock.instant), clock.wall - 1_234_567);
         assert_eq!(clock.at(clock.instant), clock.wall);
     }
 }

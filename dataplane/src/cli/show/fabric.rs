@@ -21,6 +21,13 @@ pub(super) fn write(out: &mut impl Write, report: &FabricReport) -> io::Result<(
             None => "as fast as it goes".into(),
         };
         write!(out, "switch {}: links {rate}", switch.name)?;
+        if report
+            .switches
+            .iter()
+            .any(|other| other.lcore != switch.lcore)
+        {
+            write!(out, ", on lcore {}", switch.lcore)?;
+        }
         if switch.delay_ns > 0 {
             write!(out, ", {} ns", switch.delay_ns)?;
         }
@@ -129,6 +136,8 @@ mod tests {
         };
         let report = FabricReport {
             switches: vec![SwitchReport {
+                number: 0,
+                lcore: 0,
                 name: "tor".into(),
                 rate: Some(2_500_000_000),
                 delay_ns: 500,

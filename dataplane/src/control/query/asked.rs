@@ -14,6 +14,7 @@ pub(super) fn fabric(shared: &Shared) -> Result<FabricReport, CommandError> {
             other => return Err(CommandError::BadAnswer("Fabric", format!("{other:?}"))),
         }
     }
+    all.switches.sort_by_key(|switch| switch.number);
     Ok(all)
 }
 

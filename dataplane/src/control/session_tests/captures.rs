@@ -7,6 +7,7 @@ use crate::control::testing::{Answered, own_peer};
 fn start(snaplen: u32, last: Option<u32>) -> Capture {
     Capture::Start(Start {
         nics: vec!["roce1".into()],
+        switches: Vec::new(),
         inbound: true,
         outbound: false,
         snaplen,
