@@ -24,6 +24,12 @@ fn config(keys: &str, pfc: &str) -> String {
     format!("{lcore}{}{}", nic(first), nic(second))
 }
 
+/// Likewise, with two polling threads that both serve each NIC.
+fn served_by_two(keys: &str, pfc: &str) -> String {
+    let text = config(&format!("{keys}\nlcore = [0, 1]"), pfc);
+    "[[lcore]]\n".to_owned() + &text
+}
+
 /// A counter of NIC `nic`.
 #[track_caller]
 fn count(daemon: &Daemon, nic: usize, group: &str, name: &str) -> u64 {
@@ -97,6 +103,54 @@ fn a_pause_that_is_replayed_stops_the_sender_for_its_time() {
     wait_for("the file", PATIENCE, || read() == "3");
 }
 
+/// What one thread hears holds for both, and is counted once.
+#[test]
+fn a_pause_holds_for_all_threads_of_a_nic() {
+    let _alone = alone();
+    // 65535 quanta of 512 bits are 33 s then.
+    let keys = "line_rate = \"1Mb/s\"\ncongestion = \"none\"";
+    let pfc =
+        "mode = \"pfc\"\npriorities = \"0\"\nwatchdog_rx_limit = \"0\"\nwatchdog_tx_limit = \"0\"";
+    let daemon = Daemon::start(&served_by_two(keys, pfc));
+    let frame = |name: &str, time: u16| {
+        let mut frame = [0; LEN];
+        PauseFrame::Priority {
+            enabled: 1,
+            quanta: [time, 0, 0, 0, 0, 0, 0, 0],
+        }
+        .emit(&[2, 0, 0, 0, 0, 9], &mut frame);
+        let file = daemon.dir().join(name);
+        fs::write(&file, pcap(&frame)).expect("the directory is ours");
+        file
+    };
+    let [stop, go] =
+        [("stop.pcap", u16::MAX), ("go.pcap", 0)].map(|(name, time)| frame(name, time));
+    let replay = |file: &std::path::Path| {
+        let file = file.to_str().expect("UTF-8");
+        let arguments = ["replay", "-r", file, "--nic", "roce1"];
+        daemon.roceline("replay", &arguments).expect_ok();
+    };
+    // Of two clients of a NIC each is with another thread.
+    let options = ["-u", "20", "-s", "4096"];
+    let _ends = [(); 2].map(|()| endless(&daemon, "ib_write_bw", &options));
+    let sent = || count(&daemon, 1, "counters", "port_xmit_packets");
+    let before = sent();
+    wait_for("traffic", PATIENCE, || sent() > before + 1000);
+    replay(&stop);
+    wait_for("silence", PATIENCE, || {
+        let before = sent();
+        thread::sleep(Duration::from_millis(300));
+        sent() == before
+    });
+    assert_eq!(count(&daemon, 1, "ethtool", "rx_prio0_pause"), 1);
+    assert_eq!(count(&daemon, 1, "ethtool", "rx_prio0_pause_transition"), 0);
+    let before = sent();
+    replay(&go);
+    wait_for("traffic", PATIENCE, || sent() > before + 1000);
+    assert_eq!(count(&daemon, 1, "ethtool", "rx_prio0_pause_transition"), 1);
+    assert_eq!(count(&daemon, 1, "ethtool", "rx_prio0_pause"), 2);
+}
+
 /// A thread of a process that the test started, which stands still as long as this lives.
 struct Still(libc::pid_t);
 
@@ -142,7 +196,22 @@ fn first_memory_thread(worker: u32) -> libc::pid_t {
 fn a_receiver_that_does_not_keep_up_stops_the_sender_and_nothing_is_lost() {
     let _alone = alone();
     let pfc = "mode = \"pfc\"\npriorities = 3\nbuffer_bytes = 40000";
-    let mut daemon = Daemon::start(&config("memory = \"never\"", pfc));
+    stops_the_sender(&config("memory = \"never\"", pfc));
+}
+
+/// The server's context is on either lcore: who has been served before has the first, as a rule.
+#[test]
+fn nor_where_two_threads_serve_each_nic() {
+    let _alone = alone();
+    let pfc = "mode = \"pfc\"\npriorities = 3\nbuffer_bytes = 40000";
+    stops_the_sender(&served_by_two("memory = \"never\"", pfc));
+}
+
+fn stops_the_sender(config: &str) {
+    let mut daemon = Daemon::start(config);
+    daemon
+        .run_program("devinfo", "ibv_devinfo", &["-d", "roce0"])
+        .expect_ok();
     let worker = daemon.worker();
     // DSCP 26.
     let more = ["-u", "20", "-q", "8", "--tclass", "104"];

@@ -10,8 +10,10 @@ use std::time::{Duration, Instant};
 
 use roceline::port::spread::{PartOf, spread};
 use roceline::port::{
-    Burst, Driver, Eal, FabricEnd, FabricLink, FabricLinkConfig, Mbuf, Mempool, Port,
+    Burst, Driver, Eal, FabricEnd, FabricLink, FabricLinkConfig, Mbuf, Mempool, PauseState, Port,
 };
+use roceline_engine::congestion::pfc::{PauseMode, PfcSettings, Threshold};
+use roceline_engine::wire::{PauseFrame, pause};
 
 #[path = "support/small_pool.rs"]
 mod small_pool;
@@ -32,6 +34,10 @@ fn parts_of_a_port() {
     what_is_for_a_group_goes_to_all(&pool);
     assert_eq!(pool.available(), 4096);
     a_part_that_does_not_look_holds_up_nobody(&pool);
+    assert_eq!(pool.available(), 4096);
+    with_pauses_a_part_that_does_not_look_loses_nothing(&pool);
+    assert_eq!(pool.available(), 4096);
+    what_is_paused_stays_with_the_first(&pool);
     assert_eq!(pool.available(), 4096);
     the_link_is_that_of_the_first(&pool);
     assert_eq!(pool.available(), 4096);
@@ -180,6 +186,91 @@ fn a_part_that_does_not_look_holds_up_nobody(pool: &Arc<Mempool>) {
     let [crossed, lost] = [crossed, lost].map(|name| counter(&parts[0], name));
     assert_eq!(crossed + lost, 800);
     assert!(crossed >= 256 && lost > 0, "{crossed} {lost}");
+}
+
+/// Priority 3, by DSCP 26.
+fn lossless(parts: &mut [Port]) {
+    let settings = PfcSettings {
+        mode: PauseMode::Pfc,
+        ..PfcSettings::default()
+    };
+    let none = Threshold { xoff: 0, xon: 0 };
+    for part in parts {
+        assert!(!part.set_pause(&settings, none), "it is done by the parts");
+    }
+}
+
+fn pause_frame(pool: &Mempool) -> Mbuf {
+    let mut mbuf = pool.alloc().unwrap();
+    let bytes = mbuf.set_len(pause::LEN).unwrap().first_chunk_mut().unwrap();
+    PauseFrame::Global { quanta: 9 }.emit(&OTHER, bytes);
+    mbuf
+}
+
+fn with_pauses_a_part_that_does_not_look_loses_nothing(pool: &Arc<Mempool>) {
+    let (mut parts, mut end) = parts(pool, 2);
+    lossless(&mut parts);
+    let mut sent = 0;
+    // Until all is full, from the part that does not look to the other end of the link.
+    loop {
+        let mut burst = Burst::new();
+        for _ in 0..16 {
+            burst.push(frame(pool, OWN, 1, 0)).unwrap();
+        }
+        sent += end.tx_burst(&mut burst);
+        assert_eq!(marks(&mut parts[0]), [0; 0]);
+        if !burst.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(counter(&parts[0], "lcore_lost"), 0);
+    // Pauses are heard all the same.
+    send_end(&mut end, vec![pause_frame(pool)]);
+    let mut burst = Burst::new();
+    parts[0].rx_burst(&mut burst);
+    let heard = burst.iter().any(|mbuf| pause::is_mac_control(mbuf.data()));
+    assert!(heard && burst.len() == 1, "{}", burst.len());
+    burst.clear();
+    let mut got = 0;
+    for _ in 0..sent {
+        got += marks(&mut parts[1]).len();
+        marks(&mut parts[0]);
+    }
+    assert_eq!((got, counter(&parts[0], "lcore_lost")), (sent, 0));
+}
+
+fn what_is_paused_stays_with_the_first(pool: &Arc<Mempool>) {
+    let (mut parts, end) = parts(pool, 3);
+    let mut end = Port::new(end);
+    lossless(&mut parts);
+    let first = parts[0].pause_part().unwrap();
+    let other = parts[1].pause_part().unwrap();
+    first.tell(PauseState {
+        paused: 1 << 3,
+        ..PauseState::default()
+    });
+    assert_eq!(other.state().paused, 1 << 3);
+    let of_priority = |priority: u8, mark| {
+        let mut mbuf = frame(pool, OTHER, 1, mark);
+        mbuf.data_mut()[15] = priority << 5;
+        mbuf
+    };
+    send(
+        &mut parts[1],
+        vec![of_priority(0, 1), of_priority(3, 2), of_priority(0, 3)],
+    );
+    send(&mut parts[2], vec![of_priority(6, 4)]);
+    for _ in 0..3 {
+        marks(&mut parts[0]);
+    }
+    assert_eq!(
+        marks(&mut end),
+        [1, 4],
+        "what is behind one that waits, waits"
+    );
+    first.tell(PauseState::default());
+    marks(&mut parts[0]);
+    assert_eq!(marks(&mut end), [2, 3]);
 }
 
 fn the_link_is_that_of_the_first(pool: &Arc<Mempool>) {

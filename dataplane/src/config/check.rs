@@ -265,10 +265,6 @@ impl<'a> Checker<'a> {
             PortSpec::Vdev(_) | PortSpec::Pci(_) => None,
         };
         let congestion = self.congestion(&nic, mtu, switch)?;
-        let congestion = match lcores.len() {
-            1 => congestion,
-            _ => self.unpaused(&nic, congestion)?,
-        };
         Ok(NicConfig {
             name,
             addresses,

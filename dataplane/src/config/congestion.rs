@@ -4,7 +4,6 @@
 use std::ops::Range;
 
 use roceline_engine::congestion::Rate;
-use roceline_engine::congestion::pfc::PauseMode;
 use toml::Spanned;
 
 use super::ConfigError;
@@ -92,21 +91,6 @@ impl Checker<'_> {
         settings
             .validate(mtu)
             .map_err(|error| self.of_section("nic", place, error.to_string()))?;
-        Ok(settings)
-    }
-
-    /// A NIC that several lcores serve has no pauses, as each would speak for a port of which it has a part.
-    pub(super) fn unpaused(
-        &self,
-        nic: &file::Nic,
-        mut settings: Settings,
-    ) -> Result<Settings, ConfigError> {
-        if let Some((_, mode)) = find(&nic.pfc, "mode").filter(|_| settings.pfc.is_on()) {
-            let problem =
-                "a NIC that several lcores serve has no pauses: give it one lcore, or \"off\"";
-            return Err(self.bad("mode", mode.as_ref().text(), mode.span(), problem));
-        }
-        settings.pfc.mode = PauseMode::Off;
         Ok(settings)
     }
 

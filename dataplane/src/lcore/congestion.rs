@@ -18,10 +18,6 @@ pub fn set(
     let Some(nic) = lcore.nic(nic) else {
         return Err((libc::ENODEV, format!("NIC {nic} does not exist")));
     };
-    if nic.part.bits > 0 && settings.pfc.is_on() {
-        let reason = "a NIC that several lcores serve has no pauses: each would tell the other end of its own part of the port";
-        return Err((libc::EOPNOTSUPP, reason.into()));
-    }
     let old = std::mem::replace(&mut nic.settings, *settings);
     // A call of the driver, which may take its time.
     if (old.pfc, old.congestion.line_rate) != (settings.pfc, settings.congestion.line_rate) {

@@ -11,6 +11,7 @@
 //! freed, then EAL is cleaned up. A pool whose mbufs are still held somewhere is never freed, nor is EAL
 //! under it.
 
+mod board;
 mod eal;
 mod error;
 mod ethdev;
@@ -27,6 +28,7 @@ use std::ptr::NonNull;
 
 use roceline_engine::congestion::pfc::{PfcSettings, Threshold};
 
+pub use board::{PausePart, PauseState};
 pub use eal::{Eal, EalConfig, EalThread, Huge};
 pub use error::PortError;
 pub use ethdev::{Ethdev, EthdevConfig, EthdevQueue, LinkStatus};
@@ -81,6 +83,11 @@ pub trait Driver: Send + 'static {
     /// and sees the pause frames that come. True: the hardware does it, by what stands in its own rings.
     fn set_pause(&mut self, _settings: &PfcSettings, _threshold: Threshold) -> bool {
         false
+    }
+
+    /// Where a part of a port that several lcores share finds what the others say of its pauses.
+    fn pause_part(&self) -> Option<PausePart> {
+        None
     }
 
     /// The MAC address of the hardware, if there is any.
@@ -245,6 +252,11 @@ impl Port {
     /// See [`Driver::set_pause`].
     pub fn set_pause(&mut self, settings: &PfcSettings, threshold: Threshold) -> bool {
         self.driver_mut().set_pause(settings, threshold)
+    }
+
+    /// See [`Driver::pause_part`].
+    pub fn pause_part(&self) -> Option<PausePart> {
+        self.driver().pause_part()
     }
 
     /// See [`Driver::mac`].

@@ -5,6 +5,9 @@
 //! where it has one, the first part polls it for all. Frames cross by queues between one producer and one consumer. What is
 //! for no queue pair (ARP, say) is the first part's; what is for a group goes to each.
 //!
+//! Where pauses are on, nothing is lost between parts either: a part that does not look holds up what is behind, so that the other end of the
+//! port is told to stop ([`super::board`]).
+//!
 //! A part without a queue sends through the first one. What a NIC sends to itself, to a queue pair of another part, crosses
 //! without having seen the port, and what it sends to a group also goes to the other parts, as members may be there.
 
@@ -15,7 +18,9 @@ use std::sync::atomic::{AtomicBool, Ordering, compiler_fence};
 
 use crossbeam_utils::CachePadded;
 use roceline_engine::congestion::pfc::{PfcSettings, Threshold};
+use roceline_engine::congestion::priority::{PriorityMap, PriorityMask};
 
+use super::board::{Board, PausePart};
 use super::fabric_link::{eventfd, have_membarrier, membarrier};
 use super::spsc::{self, Consumer, Producer};
 use super::{Burst, Counters, Driver, LinkStatus, Mbuf, Mempool, Port, RX_BURST};
@@ -98,7 +103,7 @@ fn dest_qpn(frame: &[u8]) -> Option<u32> {
 
 /// Where a part that sleeps hears a knock.
 #[derive(Debug)]
-struct Door {
+pub(super) struct Door {
     armed: CachePadded<AtomicBool>,
     event: OwnedFd,
 }
@@ -106,7 +111,7 @@ struct Door {
 impl Door {
     /// Wakes the part if it sleeps. What it is to find was shown before.
     #[inline]
-    fn knock(&self) {
+    pub(super) fn knock(&self) {
         // As with fabric links: the sleeper arms, runs membarrier, then looks, so one of the two sees the other.
         compiler_fence(Ordering::SeqCst);
         if self.armed.load(Ordering::Relaxed) && self.armed.swap(false, Ordering::AcqRel) {
@@ -188,7 +193,12 @@ pub struct Spread {
     sending: Burst,
     /// Frames at the front of the burst to be sent that other parts have copies of already.
     copied: usize,
+    /// One of them that has to wait for the end of a pause, by lane.
+    waiting: Vec<Option<Mbuf>>,
     door: Arc<Door>,
+    pauses: PausePart,
+    /// By which priority packets are paused; none while pauses are off, and parts that do not keep up lose packets.
+    lossless: Option<PriorityMap>,
     /// An epoll of the door and, if the queue has one, its event; none without `membarrier`.
     event: Option<OwnedFd>,
     /// Whether the link is up, as the first part sees it.
@@ -213,6 +223,7 @@ pub fn spread(
             event: eventfd()?,
         }));
     }
+    let board = Board::new(&doors);
     let mut queues = queues.peekable();
     let up = queues.peek().is_some_and(|port| port.link().up);
     let up = Arc::new(AtomicBool::new(up));
@@ -237,7 +248,10 @@ pub fn spread(
             sends: Vec::new(),
             sending: Burst::new(),
             copied: 0,
+            waiting: Vec::new(),
             door: Arc::clone(&doors[number]),
+            pauses: PausePart::new(&board, number as u32),
+            lossless: None,
             event,
             up: Arc::clone(&up),
             count: Count::default(),
@@ -262,6 +276,7 @@ pub fn spread(
             let (producer, consumer) = spsc::channel(LANE);
             made[from].send = Some(outlet(producer, 0));
             made[0].sends.push(consumer);
+            made[0].waiting.push(None);
         }
     }
     Ok(made.into_iter().map(Port::new).collect())
@@ -307,6 +322,7 @@ impl Spread {
             received,
             to,
             count,
+            lossless,
             ..
         } = self;
         received.send_front(|mbuf| match part.owner(mbuf.data()) {
@@ -317,6 +333,9 @@ impl Spread {
                 burst.push(mbuf).err()
             }
             Owner::Part(owner) => {
+                if lossless.is_some() && !has_room(to, owner) {
+                    return Some(mbuf);
+                }
                 cross(to, owner, mbuf, count);
                 None
             }
@@ -333,9 +352,21 @@ impl Spread {
     /// Sends for parts without a queue.
     fn send_for_others(&mut self) {
         let Some(queue) = &mut self.queue else { return };
-        for from in &mut self.sends {
+        let (held, map) = (self.pauses.held(), self.lossless);
+        let is_held = |mbuf: &Mbuf| is_held(map.as_ref(), held, mbuf);
+        if self.sending.iter().any(is_held) {
+            return;
+        }
+        for (from, waiting) in self.sends.iter_mut().zip(&mut self.waiting) {
             while self.sending.len() < RX_BURST {
-                let Some(mbuf) = from.pop() else { break };
+                // In their order: what one waits for, those behind it wait for, too.
+                let Some(mbuf) = waiting.take().or_else(|| from.pop()) else {
+                    break;
+                };
+                if is_held(&mbuf) {
+                    *waiting = Some(mbuf);
+                    break;
+                }
                 if self.sending.push(mbuf).is_err() {
                     break;
                 }
@@ -381,10 +412,36 @@ impl Spread {
     }
 
     fn is_quiet(&mut self) -> bool {
-        let from = self.from.iter_mut().chain(&mut self.sends);
-        let mut waiting = from.filter_map(|from| (!from.is_empty()).then_some(()));
-        waiting.next().is_none() && self.received.is_empty() && self.sending.is_empty()
+        let (held, map) = (self.pauses.held(), self.lossless);
+        let is_held = |mbuf: &Mbuf| is_held(map.as_ref(), held, mbuf);
+        // What the end of a pause is waited for is no work.
+        let mut lanes = self.sends.iter_mut().zip(&self.waiting);
+        let nothing_to_send = lanes.all(|(from, waiting)| match waiting {
+            Some(mbuf) => is_held(mbuf),
+            None => from.is_empty(),
+        });
+        nothing_to_send
+            && self.from.iter_mut().all(Consumer::is_empty)
+            && self.received.is_empty()
+            && (self.sending.is_empty() || self.sending.iter().any(is_held))
+            && self.pauses.is_quiet()
     }
+}
+
+/// Whether a frame is of a priority that is `held`.
+#[inline]
+fn is_held(map: Option<&PriorityMap>, held: PriorityMask, mbuf: &Mbuf) -> bool {
+    match map {
+        Some(map) if held != 0 => held >> (map.of_frame(mbuf.data()) & 7) & 1 == 1,
+        _ => false,
+    }
+}
+
+/// Whether another part takes a frame more; also if there is no such part, as that takes all.
+#[inline]
+fn has_room(to: &mut [Option<Outlet>], owner: u32) -> bool {
+    let to = to.get_mut(owner as usize).and_then(Option::as_mut);
+    to.is_none_or(|to| to.queue.has_room())
 }
 
 /// Puts a frame on its way to another part. A part that does not keep up loses frames, as a queue of a NIC does.
@@ -452,11 +509,23 @@ impl Driver for Spread {
                 self.hand_on(burst, most);
                 self.show();
             }
+            if self.lossless.is_some() && !self.received.is_empty() {
+                // Behind what waits for another part nobody would hear the other end's pauses.
+                self.rx_control(burst);
+            }
             if !self.sends.is_empty() {
                 self.send_for_others();
             }
         }
         burst.len() - before
+    }
+
+    /// Only the first part hears the other end.
+    fn rx_control(&mut self, burst: &mut Burst) -> usize {
+        match &mut self.queue {
+            Some(queue) if self.pauses.is_first() => queue.rx_control(burst),
+            _ => 0,
+        }
     }
 
     fn tx_burst(&mut self, burst: &mut Burst) -> usize {
@@ -521,9 +590,14 @@ impl Driver for Spread {
         }
     }
 
-    /// Pauses are of a whole port, and its parts would contradict each other.
-    fn set_pause(&mut self, _settings: &PfcSettings, _threshold: Threshold) -> bool {
+    /// By the parts, as not the hardware's rings are what fills.
+    fn set_pause(&mut self, settings: &PfcSettings, _threshold: Threshold) -> bool {
+        self.lossless = settings.is_on().then_some(settings.map);
         false
+    }
+
+    fn pause_part(&self) -> Option<PausePart> {
+        Some(self.pauses.clone())
     }
 
     fn mac(&self) -> Option<[u8; 6]> {

@@ -15,7 +15,7 @@ pub const PCP_SHIFT: u32 = 13;
 /// Looks which priorities are paused now.
 pub fn obey(nic: &mut Nic, now: Nanos) {
     let Some(pause) = &mut nic.pause else { return };
-    let paused = pause.receiver.advance(now);
+    let paused = pause.advance(now);
     if paused != pause.told {
         pause.told = paused;
         nic.engine.set_paused(paused);
@@ -32,7 +32,7 @@ pub fn set_aside(nic: &mut Nic) {
         ..
     } = nic;
     let Some(pause) = pause else { return };
-    let (paused, dropped) = (pause.receiver.paused(), pause.receiver.discarding());
+    let (paused, dropped) = (pause.paused(), pause.discarding());
     if paused | dropped | pause.holding == 0 {
         return;
     }

@@ -15,9 +15,10 @@ use roceline_engine::wire::pause::{PRIORITIES, is_mac_control};
 
 use super::super::nic::{Nic, Shared};
 use super::{BURSTS, LOSSY_LIMIT, NicPause, QUEUE_LIMIT};
-use crate::port::{Burst, Mbuf, RX_BURST};
+use crate::port::{Burst, Mbuf, PausePart, RX_BURST};
 
-/// Reads the port, and fills the NIC's burst with packets for the parser unless it is to `hold` them. Gives how many came or went.
+/// Reads the port, and fills the NIC's burst with packets for the parser unless it is to `hold` them. Gives how many came or went, pause
+/// frames aside: these are told again and again while nothing else happens, and must not keep the thread awake.
 pub fn receive(nic: &mut Nic, shared: &mut Shared, hold: bool, now: Nanos) -> usize {
     let Nic {
         info,
@@ -55,7 +56,6 @@ pub fn receive(nic: &mut Nic, shared: &mut Shared, hold: bool, now: Nanos) -> us
             rx_burst.refill(injected);
             came == rx_burst.wanted()
         };
-        count += rx_burst.len();
         for mbuf in rx_burst.drain() {
             if is_mac_control(mbuf.data()) {
                 if *tapped {
@@ -63,6 +63,7 @@ pub fn receive(nic: &mut Nic, shared: &mut Shared, hold: bool, now: Nanos) -> us
                 }
                 pause.control(mbuf.data(), &info.mac, now);
             } else {
+                count += 1;
                 pause.enqueue(mbuf);
             }
         }
@@ -116,7 +117,7 @@ impl NicPause {
     /// Whether packets of a priority wait rather than be dropped. In a storm, when it was stopped for too long, they are.
     fn is_lossless(&self, priority: usize) -> bool {
         let slot = self.sender.slot(priority as u8);
-        slot.is_some_and(|slot| self.sender.in_storm() >> slot & 1 == 0)
+        slot.is_some_and(|slot| self.in_storm() >> slot & 1 == 0)
     }
 
     /// Packets that wait and might have been dropped.
@@ -173,18 +174,43 @@ impl NicPause {
         burst.len() - before
     }
 
-    /// Tells the sender of pauses how much waits.
+    /// Tells the sender of pauses, or the part that has it, how much waits.
     fn levels(&mut self, now: Nanos) {
-        match self.settings.mode {
-            PauseMode::Off => {}
-            PauseMode::Pfc => {
-                for p in each(self.settings.priorities) {
-                    self.sender.level(p, self.bytes[p], self.threshold, now);
+        let slots = match self.settings.mode {
+            PauseMode::Off => 0,
+            PauseMode::Pfc => self.settings.priorities,
+            PauseMode::Global => 1,
+        };
+        if self.spoken_for().is_some() {
+            for slot in each(slots) {
+                let (bytes, bit) = (self.occupancy(slot), 1 << slot);
+                if bytes > self.threshold.xoff {
+                    self.full_slots |= bit;
+                } else if bytes <= self.threshold.xon {
+                    self.full_slots &= !bit;
                 }
             }
-            PauseMode::Global => {
-                self.sender.level(0, self.occupancy(0), self.threshold, now);
+            if let Some(part) = &self.part {
+                part.set_full(self.full_slots);
             }
+            return;
+        }
+        let others = self.part.as_ref().map_or(0, PausePart::full);
+        for slot in each(slots) {
+            let mut bytes = self.occupancy(slot);
+            if others >> slot & 1 == 1 {
+                // The other end goes on when all parts have room.
+                bytes = bytes.max(self.threshold.xoff + 1);
+            }
+            self.sender.level(slot, bytes, self.threshold, now);
+        }
+    }
+
+    /// By other settings, which may not count the same, nothing is above XOFF until it is looked at.
+    pub(super) fn forget_levels(&mut self) {
+        self.full_slots = 0;
+        if let Some(part) = self.spoken_for() {
+            part.set_full(0);
         }
     }
 }
@@ -195,7 +221,12 @@ mod tests {
     use roceline_engine::wire::PauseFrame;
 
     use super::*;
-    use crate::port::{Eal, EalConfig, Mempool, MempoolConfig};
+    use std::sync::Arc;
+
+    use roceline_engine::wire::pause;
+
+    use crate::port::spread::spread;
+    use crate::port::{Eal, EalConfig, FabricLink, FabricLinkConfig, Mempool, MempoolConfig, Port};
 
     const RATE: u64 = 10_000_000_000;
     const MTU: u32 = 1500;
@@ -216,7 +247,7 @@ mod tests {
             ..PfcSettings::default()
         };
         settings.validate(RATE, MTU).unwrap();
-        NicPause::new(&settings, RATE, MTU)
+        NicPause::new(&settings, RATE, MTU, None)
     }
 
     /// Small packets of `priorities` in turn, until one of these has the other end told to stop. Gives for which it was.
@@ -263,5 +294,97 @@ mod tests {
         }
         let told = told_to_stop(&mut pause, &pool, &[3, 4, 5, 6, 7]);
         assert!(told & 0b1111_1000 != 0, "{told:b}");
+        drop(pause);
+        // EAL starts once.
+        parts_pause_as_one(&pool);
+    }
+
+    /// Two parts of a NIC: the other end is told to stop when either has too much, and to go on when neither has; what it asks for
+    /// holds for both.
+    fn parts_pause_as_one(pool: &Arc<Mempool>) {
+        let (ours, _end) = FabricLink::pair(&FabricLinkConfig::default()).unwrap();
+        let pools = [pool, pool].map(Arc::clone);
+        let mut ports = spread(std::iter::once(Port::new(ours)), [2; 6], &pools).unwrap();
+        let settings = PfcSettings::default();
+        let settings = PfcSettings {
+            mode: PauseMode::Pfc,
+            ..settings
+        };
+        let mut parts = ports
+            .iter()
+            .map(|port| NicPause::new(&settings, RATE, MTU, port.pause_part()));
+        let [mut first, mut other] = std::array::from_fn(|_| parts.next().unwrap());
+        let fill = |pause: &mut NicPause| {
+            while pause.occupancy(3) <= pause.threshold.xoff {
+                pause.enqueue(frame(pool, 3));
+            }
+            pause.levels(Nanos(1));
+        };
+        let empty = |pause: &mut NicPause| {
+            let mut burst = Burst::new();
+            while pause.dequeue(&mut burst) > 0 {
+                burst.clear();
+            }
+            pause.levels(Nanos(2));
+        };
+        let told = |pause: &mut NicPause| {
+            pause.levels(Nanos(3));
+            match pause.sender.poll(Nanos(3)) {
+                Some(PauseFrame::Priority { enabled, quanta }) => {
+                    assert_eq!(enabled, 1 << 3);
+                    Some(quanta[3] > 0)
+                }
+                other => {
+                    assert_eq!(other, None);
+                    None
+                }
+            }
+        };
+        fill(&mut other);
+        assert!(!ports[0].arm_rx(), "there is something at the board");
+        assert_eq!(told(&mut other), None, "it speaks by the first");
+        assert_eq!(told(&mut first), Some(true));
+        fill(&mut first);
+        assert_eq!(told(&mut first), None, "it was told");
+        empty(&mut other);
+        assert_eq!(told(&mut first), None, "the first has too much");
+        empty(&mut first);
+        assert_eq!(told(&mut first), Some(false));
+
+        let mut heard = [0; pause::LEN];
+        stop(u16::MAX).emit(&[2; 6], &mut heard);
+        first.control(&heard, &[2; 6], Nanos(4));
+        assert_eq!(first.advance(Nanos(4)), 1 << 3);
+        assert_eq!(other.paused(), 0, "it has not looked");
+        assert!(!ports[1].arm_rx(), "there is something at the board");
+        assert_eq!(other.advance(Nanos(4)), 1 << 3);
+        assert_eq!(other.paused(), 1 << 3);
+        assert_eq!((first.control[0], other.control[0]), (1, 0));
+        stop(0).emit(&[2; 6], &mut heard);
+        first.control(&heard, &[2; 6], Nanos(5));
+        assert_eq!((first.advance(Nanos(5)), other.advance(Nanos(5))), (0, 0));
+
+        // The first gave up on its pause, so both lose what finds no room.
+        fill(&mut other);
+        assert_eq!(told(&mut first), Some(true));
+        let late = Nanos(3) + settings.watchdog.tx_limit;
+        first.levels(late);
+        assert!(first.sender.poll(late).is_some());
+        first.advance(late);
+        assert!(other.is_lossless(3), "it has not looked");
+        other.advance(late);
+        assert!(!other.is_lossless(3) && !first.is_lossless(3));
+        // Off again, nothing is left at the board.
+        other.settings.mode = PauseMode::Off;
+        other.forget_levels();
+        first.levels(late);
+        assert!(first.is_lossless(3));
+    }
+
+    fn stop(time: u16) -> PauseFrame {
+        PauseFrame::Priority {
+            enabled: 1 << 3,
+            quanta: [0, 0, 0, time, 0, 0, 0, 0],
+        }
     }
 }

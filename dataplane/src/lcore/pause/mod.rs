@@ -2,7 +2,8 @@
 //!
 //! Received packets go from the port into a queue by priority ([`ingress`]), where their bytes are counted, and from there to the parser; as
 //! long as nothing holds it up they stay for no time. Where a program's memory cannot keep up they do, and pause frames follow
-//! from how many. In the other direction finished packets of paused priorities leave the queue to the port and wait aside
+//! from how many. Where several lcores serve the NIC, each has such queues for its part of the port, and the first speaks for all
+//! ([`crate::port::PausePart`]). In the other direction finished packets of paused priorities leave the queue to the port and wait aside
 //! ([`egress`]). A NIC with pauses off has none of this and pays one branch a stage.
 
 mod counts;
@@ -25,7 +26,7 @@ pub use ingress::receive;
 
 use super::Lcore;
 use super::nic::{Nic, TX_LIMIT};
-use crate::port::{Burst, Mbuf, RX_BURST};
+use crate::port::{Burst, Mbuf, PausePart, PauseState, RX_BURST};
 use counts::Traffic;
 
 /// A waiting packet counts as so many bytes at least, as in the cells of a switch's buffer.
@@ -54,6 +55,11 @@ pub struct NicPause {
     rate: u64,
     receiver: PauseReceiver,
     sender: PauseSender,
+    /// Of a port that several lcores share, and what it said when it was looked at last. Only the first part's receiver and sender are in use.
+    part: Option<PausePart>,
+    state: PauseState,
+    /// What of our part is above XOFF, and not yet down to XON.
+    full_slots: PriorityMask,
     threshold: Threshold,
     /// Bytes of one priority that may wait.
     share: u64,
@@ -99,12 +105,15 @@ struct Held {
 }
 
 impl NicPause {
-    fn new(settings: &PfcSettings, rate: u64, mtu: u32) -> Box<NicPause> {
+    fn new(settings: &PfcSettings, rate: u64, mtu: u32, part: Option<PausePart>) -> Box<NicPause> {
         let mut pause = Box::new(NicPause {
             settings: *settings,
             rate,
             receiver: PauseReceiver::new(settings, rate),
             sender: PauseSender::new(settings, rate),
+            part,
+            state: PauseState::default(),
+            full_slots: 0,
             threshold: STOP_AT_ONCE,
             share: 0,
             cell: CELL,
@@ -153,7 +162,60 @@ impl NicPause {
         self.waiting > 0
             || !self.frames.is_empty()
             || self.last.is_some()
-            || self.holding & !self.receiver.paused() != 0
+            || self.holding & !self.paused() != 0
+    }
+
+    /// The part of a port by which another one speaks with the other end.
+    #[inline]
+    fn spoken_for(&self) -> Option<&PausePart> {
+        self.part.as_ref().filter(|part| !part.is_first())
+    }
+
+    /// The priorities that are paused.
+    #[inline]
+    fn paused(&self) -> PriorityMask {
+        match self.spoken_for() {
+            Some(_) => self.state.paused,
+            None => self.receiver.paused(),
+        }
+    }
+
+    /// Those whose packets are dropped, in a storm.
+    #[inline]
+    fn discarding(&self) -> PriorityMask {
+        match self.spoken_for() {
+            Some(_) => self.state.discarding,
+            None => self.receiver.discarding(),
+        }
+    }
+
+    /// Slots that have stopped the other end for too long.
+    #[inline]
+    fn in_storm(&self) -> PriorityMask {
+        match self.spoken_for() {
+            Some(_) => self.state.in_storm,
+            None => self.sender.in_storm(),
+        }
+    }
+
+    /// Ends what time has ended, and hears and says what is to be said among parts.
+    #[inline]
+    fn advance(&mut self, now: Nanos) -> PriorityMask {
+        let paused = self.receiver.advance(now);
+        let Some(part) = &self.part else {
+            return paused;
+        };
+        if part.is_first() {
+            self.state = PauseState {
+                paused,
+                discarding: self.receiver.discarding(),
+                in_storm: self.sender.in_storm(),
+            };
+            part.tell(self.state);
+        } else {
+            self.state = part.state();
+        }
+        self.state.paused
     }
 
     /// When there is something to do though nothing comes.
@@ -193,7 +255,8 @@ impl Nic {
         match &mut self.pause {
             None if !settings.is_on() => {}
             None => {
-                self.pause = Some(NicPause::new(settings, rate, mtu));
+                let part = self.port.pause_part();
+                self.pause = Some(NicPause::new(settings, rate, mtu, part));
                 // Packets that were held go in front of those that wait for the port.
                 self.tx.reserve(TX_LIMIT + RX_BURST + HELD_LIMIT);
             }
@@ -202,6 +265,7 @@ impl Nic {
                 pause.rate = rate;
                 pause.size(mtu);
                 pause.receiver.configure(settings, rate, now);
+                pause.forget_levels();
                 pause.last = pause.sender.configure(settings, rate, now).or(pause.last);
             }
         }
