@@ -98,6 +98,8 @@ fn rates<B: DrawingBackend>(
     chart
         .configure_mesh()
         .y_desc("Mb/s of each sender")
+        .x_label_formatter(&whole)
+        .y_label_formatter(&whole)
         .label_style(("sans-serif", 13))
         .light_line_style(WHITE)
         .draw()?;
@@ -105,9 +107,12 @@ fn rates<B: DrawingBackend>(
         let color = COLORS[sender % COLORS.len()];
         let points = windows(run).into_iter();
         let points = points.map(|(at, w)| (at, w.rates[sender] / 1e6));
-        chart.draw_series(LineSeries::new(points, color.stroke_width(2)))?;
+        chart
+            .draw_series(LineSeries::new(points, color.stroke_width(2)))?
+            .label(format!("roce{}", sender + 1))
+            .legend(move |at| sample(at, color.stroke_width(2)));
     }
-    Ok(())
+    legend(&mut chart, SeriesLabelPosition::UpperRight)
 }
 
 fn depths<B: DrawingBackend>(
@@ -125,6 +130,8 @@ fn depths<B: DrawingBackend>(
         .configure_mesh()
         .x_desc("seconds")
         .y_desc("queue to the receiver, kB")
+        .x_label_formatter(&whole)
+        .y_label_formatter(&whole)
         .label_style(("sans-serif", 13))
         .light_line_style(WHITE)
         .draw()?;
@@ -137,18 +144,36 @@ fn depths<B: DrawingBackend>(
         chart
             .draw_series(LineSeries::new(points, color.stroke_width(2)))?
             .label(label)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], color.stroke_width(2)));
+            .legend(move |at| sample(at, color.stroke_width(2)));
     }
     for (mark, label) in [(run.setup.marks.0, "Kmin"), (run.setup.marks.1, "Kmax")] {
         let kb = f64::from(mark) * 1.024;
         let line = [(0.0, kb), (length, kb)];
         chart
             .draw_series(LineSeries::new(line, BLACK.mix(0.5)))?
-            .label(format!("{label} {kb:.0} kB"));
+            .label(format!("{label} {kb:.0} kB"))
+            .legend(|at| sample(at, BLACK.mix(0.5).stroke_width(1)));
     }
+    // Where neither queue is: without congestion control it is at the top, with it below Kmax.
+    legend(&mut chart, SeriesLabelPosition::MiddleRight)
+}
+
+fn whole(value: &f64) -> String {
+    format!("{value:.0}")
+}
+
+/// A piece of a line for the legend.
+fn sample((x, y): (i32, i32), style: ShapeStyle) -> PathElement<(i32, i32)> {
+    PathElement::new([(x, y), (x + 20, y)], style)
+}
+
+fn legend<'a, B: DrawingBackend + 'a>(
+    chart: &mut ChartContext<'a, B, Cartesian2d<RangedCoordf64, RangedCoordf64>>,
+    position: SeriesLabelPosition,
+) -> Drawn<B> {
     chart
         .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
+        .position(position)
         .background_style(WHITE.mix(0.9))
         .border_style(BLACK.mix(0.3))
         .label_font(("sans-serif", 12))
