@@ -520,8 +520,11 @@ impl Driver for Spread {
         burst.len() - before
     }
 
-    /// Only the first part hears the other end.
+    /// Only the first part hears the other end. One that receives nothing else sends for the others all the same.
     fn rx_control(&mut self, burst: &mut Burst) -> usize {
+        if !self.sends.is_empty() {
+            self.send_for_others();
+        }
         match &mut self.queue {
             Some(queue) if self.pauses.is_first() => queue.rx_control(burst),
             _ => 0,
