@@ -2,9 +2,9 @@
 
 mod support;
 
-use serde_json::Value;
 use std::process::Command;
 
+use serde_json::Value;
 use support::daemon::Daemon;
 use support::{PATIENCE, alone, free_port, listening, roceline, wait_for};
 

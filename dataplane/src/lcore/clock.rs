@@ -15,7 +15,7 @@ use roceline_engine::Nanos;
 use super::probe::tsc;
 
 /// What may lie between two polls for other reasons: a poll itself can take as long.
-const LONGEST_STEP: u64 = 1_000_000;
+pub(super) const LONGEST_STEP: u64 = 1_000_000;
 
 /// A clock that stands still while its lcore is kept from running.
 #[derive(Debug)]

@@ -12,6 +12,7 @@
 use roceline_engine::{Nanos, Waiting};
 
 use super::Lcore;
+use super::clock::LONGEST_STEP;
 use super::nic::Nic;
 use super::probe::{CycleProbe, Probe, Stage, Stages};
 
@@ -43,7 +44,7 @@ pub struct LoopUse {
     pub sleeps: u64,
     /// Timed turns.
     pub looks: u64,
-    /// Of them, those that had something to do: all that follows is of these.
+    /// Of them, those that had something to do and were not interrupted: cycles are of these.
     pub timed: u64,
     /// Of all timed turns, those that found programs' memory being reached through the kernel.
     pub memory_waits: u64,
@@ -195,10 +196,9 @@ impl Usage {
         }
     }
 
-    /// A timed turn has ended.
-    fn add(&mut self, nics: &[Nic], probe: &CycleProbe, work: usize) {
+    /// A timed turn has ended. What it measured counts if it is `told`.
+    fn add(&mut self, nics: &[Nic], probe: &CycleProbe, told: bool) {
         let all = &mut self.all;
-        let timed = work > 0;
         for (((sums, before), nic), (stages, requests)) in all
             .nics
             .iter_mut()
@@ -207,7 +207,7 @@ impl Usage {
             .zip(probe.of_nics())
         {
             sums.messages_out += requests;
-            if !timed {
+            if !told {
                 continue;
             }
             sums.stages.add(stages);
@@ -217,7 +217,7 @@ impl Usage {
                 sums.bursts[side] += u64::from(new > 0);
             }
         }
-        if timed {
+        if told {
             all.timed += 1;
             all.stages.add(probe.of_loop());
         }
@@ -270,11 +270,14 @@ fn timed(lcore: &mut Lcore, now: Nanos) -> usize {
     };
     let memory_waits = lcore.shared.programs.wait();
     lcore.usage.look(&lcore.nics, memory_waits);
+    let since = lcore.clock.machine();
     probe.clear();
     let work = lcore.poll(now, probe.as_mut());
     // What was measured since the last stage began belongs to it.
     probe.begin(Stage::End);
-    lcore.usage.add(&lcore.nics, &probe, work);
+    // Of one that the kernel interrupted for longer than a poll takes, most cycles are somebody else's.
+    let whole = lcore.clock.machine() - since <= LONGEST_STEP;
+    lcore.usage.add(&lcore.nics, &probe, whole && work > 0);
     lcore.usage.probe = Some(probe);
     work
 }

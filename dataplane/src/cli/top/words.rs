@@ -84,7 +84,12 @@ fn percent(share: f64) -> String {
 }
 
 fn is_busy(lcore: &Lcore) -> bool {
-    lcore.busy >= BUSY * (1.0 - lcore.lost)
+    of_own_time(lcore) >= BUSY
+}
+
+/// The busy share of the time that others leave it.
+fn of_own_time(lcore: &Lcore) -> f64 {
+    lcore.busy / (1.0 - lcore.lost).max(f64::EPSILON)
 }
 
 /// Says of a thread what it does or what happens to it.
@@ -136,7 +141,13 @@ fn too_busy(lcore: &Lcore, figures: &Figures) -> Finding {
         true => bits / 8.0 / packets,
         false => 0.0,
     };
-    let mut text = format!("is {} busy", percent(lcore.busy));
+    let mut text = match lcore.lost < LOST {
+        true => format!("is {} busy", percent(lcore.busy)),
+        false => format!(
+            "is busy {} of the time that it gets",
+            percent(of_own_time(lcore))
+        ),
+    };
     if let Some((stage, share)) = stage {
         text += &format!(", most in {stage} ({} of its cycles", percent(share));
         text += &match doing(stage, bytes) {

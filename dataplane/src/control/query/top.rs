@@ -45,7 +45,7 @@ pub struct LcoreTop {
     pub sleeps: u64,
     /// Turns of which the stages were timed.
     pub looks: u64,
-    /// Of these, those with something to do: `stages` are of them.
+    /// Of these, those with something to do that were not interrupted: `stages` are of them.
     pub timed: u64,
     /// Of the looks, those that found memory being reached through the kernel.
     pub memory_waits: u64,

@@ -127,10 +127,15 @@ fn what_a_thread_is_busy_with_decides_what_helps() {
 fn a_thread_without_its_cpu_is_told_before_all_else() {
     let mut figures = waiting("receiver", 1.0);
     // All of the time that it had.
-    (figures.lcores[0].busy, figures.lcores[0].lost) = (0.5, 0.5);
+    (figures.lcores[0].busy, figures.lcores[0].lost) = (0.38, 0.6);
     let (rules, first) = said(&figures);
     assert_eq!(rules, ["lcore-lost", "lcore-busy", "receiver-not-ready"]);
-    assert!(first.contains("50 %") && first.contains("CPU 1"), "{first}");
+    assert!(first.contains("60 %") && first.contains("CPU 1"), "{first}");
+    let second = &findings(&figures)[1].text;
+    assert!(
+        second.contains("busy 95 % of the time that it gets"),
+        "{second}"
+    );
 }
 
 #[test]
