@@ -222,6 +222,12 @@ impl Context {
         });
     }
 
+    /// Whether nothing but its program gives it something to do.
+    #[inline]
+    pub fn waits_for_program(&self) -> bool {
+        self.ops.is_empty() && self.counted == 0 && self.sends.is_empty()
+    }
+
     /// Nothing of it is under way.
     pub fn is_at_rest(&mut self) {
         self.held_since = None;

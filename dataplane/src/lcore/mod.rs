@@ -37,6 +37,7 @@ pub mod probe;
 mod program;
 mod qp_table;
 mod queue;
+mod quiet;
 mod received;
 mod router;
 pub(crate) mod slice;
@@ -79,6 +80,7 @@ use nic::{Nic, Shared};
 use notify::{write_due, write_stuck};
 use probe::{NoProbe, Probe, Stage};
 use program::Programs;
+use quiet::Quiet;
 use tap::Taps;
 use usage::Usage;
 
@@ -133,6 +135,7 @@ pub struct Lcore {
     mailbox: Arc<Mailbox>,
     wake: Arc<LcoreWake>,
     idle: Idle,
+    quiet: Quiet,
     helper_cpus: Arc<[usize]>,
     cpu: Option<usize>,
     clock: Clock,
@@ -227,6 +230,7 @@ impl Lcore {
             ids: HashMap::new(),
             mailbox,
             idle,
+            quiet: Quiet::default(),
             wake,
             helper_cpus: config.helper_cpus,
             cpu: config.cpu,
@@ -286,9 +290,13 @@ impl Lcore {
         self.heart.end();
     }
 
-    /// One poll at the present time and the rest after it, as [`Lcore::run`] has them.
+    /// One turn at the present time and the rest after it, as [`Lcore::run`] has them. While somebody looks at the loop each turn is a
+    /// poll.
     #[inline]
     pub fn step(&mut self) {
+        if !self.usage.is_on() && self.is_quiet() {
+            return;
+        }
         let now = self.clock.now();
         let work = match self.usage.is_on() {
             false => self.poll(now, &mut NoProbe),
@@ -312,8 +320,12 @@ impl Lcore {
         usage::poll(self, now)
     }
 
-    /// One poll at the present time; gives the number of things done. For callers that are the loop themselves.
+    /// One turn of the loop at the present time: a poll, or a look that finds nothing ([`quiet`]); gives the number of things done.
+    /// For callers that are the loop themselves.
     pub fn turn<P: Probe>(&mut self, probe: &mut P) -> usize {
+        if self.is_quiet() {
+            return 0;
+        }
         let now = self.clock.now();
         self.poll(now, probe)
     }
@@ -323,7 +335,10 @@ impl Lcore {
         self.polls += 1;
         self.shared.now = now;
         probe.begin(Stage::Messages);
-        let mut work = self.messages(now);
+        let mut work = match self.quiet.take_frames() {
+            false => self.messages(now),
+            true => 0,
+        };
         if let Some(fabric) = &mut self.fabric {
             probe.begin(Stage::Fabric);
             // Before NICs look at the clock, so that after a poll that is late a pause which was to last is told again before it has run out.
@@ -370,6 +385,7 @@ impl Lcore {
             }
             link::follow(self);
         }
+        self.plan_looks(work, now);
         work
     }
 

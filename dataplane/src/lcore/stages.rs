@@ -39,7 +39,8 @@ pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
     } else if hold {
         // The port's queue, and then the peer, wait: the emulated link loses nothing.
         return 0;
-    } else {
+    } else if nic.rx_burst.is_empty() {
+        // Else it came at a look.
         nic.port.rx_burst(&mut nic.rx_burst);
     }
     let from_port = nic.rx_burst.len();
@@ -331,6 +332,9 @@ pub fn doorbells(nic: &mut Nic, shared: &mut Shared, key: ContextKey, budget: us
             sends.push_back(qp.id);
         }
     });
+    if sends.is_empty() {
+        return 0;
+    }
     let mut count = 0;
     let mut turns = sends.len().min(TURNS);
     let mut sges = [Sge::default(); MAX_SGE];

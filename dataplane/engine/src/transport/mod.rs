@@ -420,6 +420,16 @@ impl Engine {
         earlier(self.nic.timers.next_deadline(), self.next_cnp())
     }
 
+    /// Whether no call has anything to do before `until` unless it is given something. QPs in ERR are not looked at:
+    /// [`Engine::has_errored_qps`].
+    #[inline]
+    pub fn is_idle(&self, until: Nanos) -> bool {
+        let lists = &self.nic.lists;
+        lists.ready.is_empty()
+            && lists.acks.is_empty()
+            && self.next_deadline().is_none_or(|at| at > until)
+    }
+
     /// QPs in ERR whose receive queues must be looked at from time to time (receives have no doorbell).
     #[inline]
     pub fn has_errored_qps(&self) -> bool {
