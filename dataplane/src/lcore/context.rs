@@ -1,6 +1,7 @@
 //! What the lcore keeps for each open of a device, each CQ and each QP.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::mem::offset_of;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -10,7 +11,7 @@ use roceline_abi::layout::{ARM_NEXT, ARM_NONE, ARM_OFFSET, ARM_SOLICITED, QP_SLO
 use roceline_abi::objects::close_sends;
 use roceline_engine::memory::{Access, MrInfo};
 use roceline_engine::verbs::{MAX_SGE, QpId};
-use roceline_engine::wire::{Gid, HeaderTemplate, Psn};
+use roceline_engine::wire::{Gid, HeaderTemplate, Operation, Packet, Psn};
 use roceline_engine::{MAX_PENDING, Nanos, Side};
 use slab::Slab;
 
@@ -21,7 +22,7 @@ use super::queue::{CompletionQueue, SendQueue};
 use super::srq::Receives;
 use crate::memory::helper::{CAPACITY, MemHelper, Moved, Piece};
 use crate::memory::{ContextFile, Reach};
-use crate::port::{Mbuf, RX_BURST};
+use crate::port::{Mbuf, RX_BURST, prefetch_line};
 
 /// Operations that a context may have under way at most: beyond, its QPs send nothing more and its NIC receives nothing.
 /// [`Context::room`] may be less.
@@ -407,7 +408,8 @@ impl Cq {
     }
 }
 
-/// A QP as the lcore sees it: in front what every packet needs, then what requests and packets to send need.
+/// A QP as the lcore sees it, by cache lines: what every packet needs; what requests need; what receives need; in two lines the
+/// headers of packets to send.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Qp {
@@ -433,27 +435,57 @@ pub struct Qp {
     pub in_sends: bool,
     /// In `Context::paused`.
     pub paused: bool,
-    /// Receive queue.
-    pub rq: Receives,
-    /// Packet headers, once the path is known.
-    pub template: Option<HeaderTemplate>,
-    /// Packets of which the engine waits to hear, and that were lost here behind others that wait for their payload.
-    pub lost_behind: Option<LostBehind>,
     /// PD handle.
     pub pd: u32,
     /// CQ handles.
     pub send_cq: u32,
+    /// Receive queue.
+    pub rq: Receives,
     /// CQ handles.
     pub recv_cq: u32,
+    /// Receive requests at most.
+    pub max_recv_wr: u32,
     /// What events name it by.
     pub user_handle: u64,
     /// Asynchronous events written.
     pub async_events: u32,
-    /// Receive requests at most.
-    pub max_recv_wr: u32,
+    /// Fills the line.
+    pub _apart: [u8; 4],
+    /// Packet headers, once the path is known.
+    pub template: Option<HeaderTemplate>,
+    /// Packets of which the engine waits to hear, and that were lost here behind others that wait for their payload.
+    pub lost_behind: Option<LostBehind>,
     /// Multicast groups that it is attached to, for [`Groups`](super::multicast::Groups).
     pub groups: Vec<Gid>,
 }
+
+impl Qp {
+    /// Asks the cache for what comes of a received packet: the header of the ACK that it asks for, the receive that it takes, the
+    /// place where the program sees what is acknowledged.
+    #[inline]
+    pub fn prefetch_effects(&self, packet: &Packet) {
+        let info = packet.opcode.info();
+        if !info.is_request() {
+            self.sq.prefetch_shown();
+            return;
+        }
+        if packet.ack_req {
+            let template = std::ptr::from_ref(&self.template).cast::<u8>();
+            prefetch_line(template);
+            prefetch_line(template.wrapping_add(64));
+        }
+        if let (Operation::Send, Receives::Own(queue)) = (info.operation, &self.rq) {
+            queue.prefetch();
+        }
+    }
+}
+
+const _: () = {
+    assert!(offset_of!(Qp, sq) == 64);
+    assert!(offset_of!(Qp, rq) == 128);
+    assert!(offset_of!(Qp, template) == 192);
+    assert!(size_of::<Option<HeaderTemplate>>() <= 128);
+};
 
 /// RoCE packets of a QP, and their bytes as Ethernet frames without FCS.
 #[derive(Clone, Copy, Debug, Default)]

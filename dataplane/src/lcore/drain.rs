@@ -68,15 +68,16 @@ fn carry_out(nic: &mut Nic, shared: &mut Shared) {
         begin_place(nic, shared, place, &out.slices);
     }
     for event in &out.events {
-        match *event {
-            Event::Completion(completion) => complete(nic, shared, &completion),
-            Event::Retired { qp, count } => {
+        match event {
+            // As it lies there: what was just written in pieces is not copied as a whole.
+            Event::Completion(completion) => complete(nic, shared, completion),
+            &Event::Retired { qp, count } => {
                 if let Some(qp) = nic.qps.get_mut(qp) {
                     qp.sq.retire(count);
                     note_unshown(qp, false, &mut shared.unshown);
                 }
             }
-            Event::Async { qp, kind } => asynchronous(nic, shared, qp, kind),
+            &Event::Async { qp, kind } => asynchronous(nic, shared, qp, kind),
         }
     }
     show(nic, shared);

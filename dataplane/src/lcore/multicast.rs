@@ -204,7 +204,7 @@ pub fn deliver(nic: &mut Nic, shared: &mut Shared, now: Nanos) {
         }
         // A burst of its own.
         let packet = frame.packet;
-        nic.received.push(mbuf, frame);
+        nic.received.push_parsed(mbuf, frame);
         let (qps, out) = (&mut nic.qps, &mut shared.out);
         nic.engine.rx(&packet, 0, now, qps, out);
         drain(nic, shared);

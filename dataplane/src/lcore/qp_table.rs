@@ -1,6 +1,7 @@
 //! The QPs of a NIC on this lcore, found by their numbers, which every packet does.
 
 use roceline_engine::verbs::{QpId, RecvQueues, RecvWr};
+use roceline_engine::wire::{Operation, Packet};
 
 use super::context::Qp;
 use super::srq::{Receives, Srqs};
@@ -49,11 +50,17 @@ impl QpTable {
         self.entries[index].as_deref_mut().filter(|qp| qp.id == id)
     }
 
-    /// Asks the cache for what a received packet of the QP with this number, if there is one, will need.
+    /// Asks the cache for what a received packet needs of its QP, if there is one.
     #[inline]
-    pub fn prefetch(&self, id: QpId) {
-        if let Some(qp) = &self.entries[self.index(id)] {
+    pub fn prefetch(&self, packet: &Packet) {
+        if let Some(qp) = &self.entries[self.index(QpId(packet.dest_qpn))] {
             prefetch_line(std::ptr::from_ref::<Qp>(qp).cast());
+            let info = packet.opcode.info();
+            if !info.is_request() {
+                prefetch_line(std::ptr::from_ref(&qp.sq).cast());
+            } else if info.operation == Operation::Send {
+                prefetch_line(std::ptr::from_ref(&qp.rq).cast());
+            }
         }
     }
 
@@ -73,7 +80,7 @@ impl QpTable {
             let template = std::ptr::from_ref(&qp.template).cast::<u8>();
             prefetch_line(std::ptr::from_ref::<Qp>(qp).cast());
             prefetch_line(template);
-            prefetch_line(template.wrapping_add(size_of_val(&qp.template) - 1));
+            prefetch_line(template.wrapping_add(64));
         }
     }
 

@@ -76,6 +76,12 @@ impl Ring {
         }
     }
 
+    /// Asks the cache for the line of the header that has the index `at`.
+    #[inline]
+    fn prefetch_index(&self, at: u64) {
+        prefetch_line(self.file.at(self.loc.offset + at, 4).as_ptr());
+    }
+
     /// Copies a `repr(C)` integer struct out of slot `index`, at `at` bytes into it.
     fn copy<T: Copy>(&self, index: u32, at: u64) -> T {
         let from = self.file.at(self.slot(index) + at, size_of::<T>() as u64);
@@ -145,6 +151,12 @@ impl SendQueue {
     #[inline]
     pub fn prefetch(&self) {
         self.ring.prefetch(self.head);
+    }
+
+    /// Asks the cache for the place where the program sees what is free.
+    #[inline]
+    pub fn prefetch_shown(&self) {
+        self.ring.prefetch_index(Q_CONSUMER);
     }
 
     /// Copies the next request and its entries, and steps over it. There is one: see [`SendQueue::posted`].
@@ -289,6 +301,18 @@ impl RecvQueue {
         }
     }
 
+    /// Asks the cache for the program's index, the next request, and the place where the program sees what is free.
+    #[inline]
+    pub fn prefetch(&self) {
+        self.ring.prefetch_index(Q_PRODUCER);
+        self.ring.prefetch_index(Q_CONSUMER);
+        let slot = self.ring.slot(self.head);
+        let at = self.ring.file.at(slot, self.ring.elem_bytes()).as_ptr();
+        // As far as an entry or two reach.
+        prefetch_line(at);
+        prefetch_line(at.wrapping_add(64));
+    }
+
     /// Copies the next request into `wr` and steps over it.
     pub fn take(&mut self, wr: &mut RecvWr) -> bool {
         if self.ring.producer() == self.head {
@@ -431,12 +455,27 @@ impl CompletionQueue {
         }
         let slot = self.ring.slot(self.producer);
         let to = self.ring.file.at(slot, size_of::<Element>() as u64);
-        let element = Element {
-            cqe: *cqe,
-            origin: origin.to_word(),
-        };
-        // SAFETY: in bounds and aligned (64-byte slots). Volatile since the program may look at any time.
-        unsafe { to.cast::<Element>().as_ptr().write_volatile(element) };
+        let to = to.cast::<Element>().as_ptr();
+        // SAFETY: in bounds and aligned (64-byte slots). Volatile since the program may look at any time. Word by word: an element
+        // that is put together elsewhere and then copied in large pieces waits for each of its parts.
+        unsafe {
+            (&raw mut (*to).cqe.wr_id).write_volatile(cqe.wr_id);
+            (&raw mut (*to).cqe.status).write_volatile(cqe.status);
+            (&raw mut (*to).cqe.opcode).write_volatile(cqe.opcode);
+            (&raw mut (*to).cqe.vendor_err).write_volatile(cqe.vendor_err);
+            (&raw mut (*to).cqe.byte_len).write_volatile(cqe.byte_len);
+            (&raw mut (*to).cqe.imm_or_rkey).write_volatile(cqe.imm_or_rkey);
+            (&raw mut (*to).cqe.qp_num).write_volatile(cqe.qp_num);
+            (&raw mut (*to).cqe.src_qp).write_volatile(cqe.src_qp);
+            (&raw mut (*to).cqe.wc_flags).write_volatile(cqe.wc_flags);
+            (&raw mut (*to).cqe.pkey_index).write_volatile(cqe.pkey_index);
+            (&raw mut (*to).cqe.slid).write_volatile(cqe.slid);
+            (&raw mut (*to).cqe.sl).write_volatile(cqe.sl);
+            (&raw mut (*to).cqe.dlid_path_bits).write_volatile(cqe.dlid_path_bits);
+            (&raw mut (*to).cqe.port_num).write_volatile(cqe.port_num);
+            (&raw mut (*to).cqe.reserved).write_volatile(cqe.reserved);
+            (&raw mut (*to).origin).write_volatile(origin.to_word());
+        }
         self.written = self.written.wrapping_add(1);
         self.ring
             .file

@@ -4,27 +4,28 @@
 //! waits for its placement leaves with its buffer; the buffers of all others go back in bulk ([`Received::clear`]).
 
 use roceline_engine::wire::icrc::{self, Check};
-use roceline_engine::wire::{Packet, ParsedFrame};
+use roceline_engine::wire::{self, Packet, ParseError, ParsedFrame};
 
 use super::few::Few;
 use crate::port::{Burst, Mbuf, RX_BURST};
 
 /// Packets of a burst, in order.
 pub struct Received {
-    frames: Vec<ParsedFrame>,
+    /// By place; as many mean something as there are mbufs.
+    frames: Box<[ParsedFrame; Burst::CAPACITY]>,
     mbufs: Vec<Option<Mbuf>>,
     /// Buffers of which nobody wants anything any more.
     spent: Burst,
 }
 
-const _: () = assert!(RX_BURST <= Burst::CAPACITY && RX_BURST <= u64::BITS as usize);
+const _: () = assert!(RX_BURST <= Burst::CAPACITY && Burst::CAPACITY <= u64::BITS as usize);
 
 impl Received {
     /// Room for a burst.
     pub fn new() -> Received {
         Received {
-            frames: Vec::with_capacity(RX_BURST),
-            mbufs: Vec::with_capacity(RX_BURST),
+            frames: Box::new([ParsedFrame::blank(); Burst::CAPACITY]),
+            mbufs: Vec::with_capacity(Burst::CAPACITY),
             spent: Burst::new(),
         }
     }
@@ -32,14 +33,31 @@ impl Received {
     /// Packets in it, those included that have left.
     #[inline]
     pub fn len(&self) -> usize {
-        self.frames.len()
+        self.mbufs.len()
     }
 
-    /// Adds a packet.
+    /// Parses a frame and adds it, if it is a packet.
     #[inline]
-    pub fn push(&mut self, mbuf: Mbuf, frame: ParsedFrame) {
-        self.frames.push(frame);
-        self.mbufs.push(Some(mbuf));
+    pub fn push(&mut self, mbuf: Mbuf) -> Result<&Packet, (Mbuf, ParseError)> {
+        let Some(frame) = self.frames.get_mut(self.mbufs.len()) else {
+            // No burst has so many.
+            return Err((mbuf, ParseError::NotRoce));
+        };
+        match wire::parse_into(mbuf.data(), frame) {
+            Ok(()) => {
+                self.mbufs.push(Some(mbuf));
+                Ok(&frame.packet)
+            }
+            Err(error) => Err((mbuf, error)),
+        }
+    }
+
+    /// Adds a packet of which it is known already what is in it.
+    pub fn push_parsed(&mut self, mbuf: Mbuf, parsed: ParsedFrame) {
+        if let Some(frame) = self.frames.get_mut(self.mbufs.len()) {
+            *frame = parsed;
+            self.mbufs.push(Some(mbuf));
+        }
     }
 
     /// A buffer that is no longer wanted goes back with the others.
@@ -52,7 +70,7 @@ impl Received {
     /// Which of the packets have the ICRC that they should have, a bit each. All are still there.
     pub fn intact(&self) -> u64 {
         let mut checks = Few::<Check<'_>, { Burst::CAPACITY }>::new();
-        for (mbuf, parsed) in self.mbufs.iter().flatten().zip(&self.frames) {
+        for (mbuf, parsed) in self.mbufs.iter().flatten().zip(&*self.frames) {
             let Some(check) = Check::new(mbuf.data(), parsed) else {
                 // The parser said where everything is, so this cannot be. One by one, then.
                 return (0..self.len())
@@ -102,6 +120,5 @@ impl Received {
             let _ = self.spent.push(mbuf);
         }
         self.spent.clear();
-        self.frames.clear();
     }
 }

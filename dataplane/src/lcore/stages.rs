@@ -3,7 +3,7 @@
 
 use roceline_abi::queue::{MAX_SGE, Sge};
 use roceline_engine::verbs::QpId;
-use roceline_engine::wire::{self, ParseError, Transport};
+use roceline_engine::wire::{ParseError, Transport};
 use roceline_engine::{Nanos, Outcome};
 
 use super::atomic;
@@ -103,21 +103,22 @@ fn parse(nic: &mut Nic, ahead: usize) {
         if let Some(later) = ahead.checked_sub(1).and_then(|n| burst.ahead(n)) {
             later.prefetch();
         }
-        let frame = mbuf.data();
-        match wire::parse(frame) {
-            Ok(parsed) => {
+        match nic.received.push(mbuf) {
+            Ok(packet) => {
                 // Whether there is such a QP does not matter here.
-                if last.replace(parsed.packet.dest_qpn) != Some(parsed.packet.dest_qpn) {
-                    nic.qps.prefetch(QpId(parsed.packet.dest_qpn));
-                    nic.engine.prefetch_rx(&parsed.packet);
+                if last.replace(packet.dest_qpn) != Some(packet.dest_qpn) {
+                    nic.qps.prefetch(packet);
+                    nic.engine.prefetch_rx(packet);
                 }
-                nic.received.push(mbuf, parsed);
-                continue;
             }
-            Err(ParseError::NotRoce) => nic.others.take(frame, &mut nic.counts),
-            Err(ParseError::Malformed(_)) => nic.engine.counters_mut().rx_malformed += 1,
+            Err((mbuf, error)) => {
+                match error {
+                    ParseError::NotRoce => nic.others.take(mbuf.data(), &mut nic.counts),
+                    ParseError::Malformed(_) => nic.engine.counters_mut().rx_malformed += 1,
+                }
+                nic.received.spend(mbuf);
+            }
         }
-        nic.received.spend(mbuf);
     }
 }
 
@@ -158,6 +159,7 @@ fn check(nic: &mut Nic, shared: &mut Shared) -> u64 {
             qp.packets.rx += 1;
             qp.packets.rx_bytes += len;
             if last.replace(packet.dest_qpn) != Some(packet.dest_qpn) {
+                qp.prefetch_effects(packet);
                 nic.engine.prefetch_rx_behind(packet);
             }
         }

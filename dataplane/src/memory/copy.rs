@@ -59,6 +59,16 @@ unsafe fn short(from: *const u8, to: *mut u8, len: usize) {
             2..4 => halves::<u16>(from, to, len),
             4..8 => halves::<u32>(from, to, len),
             8..16 => halves::<u64>(from, to, len),
+            16..=32 => halves::<__m128i>(from, to, len),
+            33..=64 => {
+                // Two from the front and two from the end; they overlap where there are fewer than 64.
+                let (second, third, last) = (STEP, len - 2 * STEP, len - STEP);
+                let pieces =
+                    [0, second, third, last].map(|at| _mm_loadu_si128(from.add(at).cast()));
+                for (at, piece) in [0, second, third, last].into_iter().zip(pieces) {
+                    _mm_storeu_si128(to.add(at).cast(), piece);
+                }
+            }
             _ => {
                 let last = len - STEP;
                 let mut at = 0;
@@ -105,11 +115,15 @@ unsafe fn wide(from: *const u8, to: *mut u8, len: usize) {
         _mm256_storeu_si256(to.cast(), first);
         while at + AT_ONCE * STEP <= len {
             let (source, target) = (from.add(at), to.add(at));
-            let pieces: [__m256i; AT_ONCE] =
-                core::array::from_fn(|i| _mm256_loadu_si256(source.add(i * STEP).cast()));
-            for (i, piece) in pieces.into_iter().enumerate() {
-                _mm256_storeu_si256(target.add(i * STEP).cast(), piece);
-            }
+            // Written out, as closures now and then are not inlined here, and then each register goes by memory.
+            let a = _mm256_loadu_si256(source.cast());
+            let b = _mm256_loadu_si256(source.add(STEP).cast());
+            let c = _mm256_loadu_si256(source.add(2 * STEP).cast());
+            let d = _mm256_loadu_si256(source.add(3 * STEP).cast());
+            _mm256_storeu_si256(target.cast(), a);
+            _mm256_storeu_si256(target.add(STEP).cast(), b);
+            _mm256_storeu_si256(target.add(2 * STEP).cast(), c);
+            _mm256_storeu_si256(target.add(3 * STEP).cast(), d);
             at += AT_ONCE * STEP;
         }
         while at < last {

@@ -276,11 +276,7 @@ impl Engine {
         };
         let mut env = env!(self, now, out);
         match side {
-            Side::Requester => {
-                for _ in 0..count {
-                    requester::placed(qp, Outcome::Done, &mut env);
-                }
-            }
+            Side::Requester => requester::all_placed(qp, count, &mut env),
             Side::Responder => responder::all_placed(qp, count, &mut env),
         }
     }

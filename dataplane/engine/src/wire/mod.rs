@@ -42,7 +42,7 @@ pub use icrc::IcrcState;
 pub use link_time::{LINK_OVERHEAD, link_bytes};
 pub use opcode::{HeaderSet, Opcode, OpcodeInfo, Operation, Position, Transport};
 pub use packet::{ExtHeaders, Packet};
-pub use parse::{Malformed, ParseError, ParsedFrame, parse};
+pub use parse::{Malformed, ParseError, ParsedFrame, parse, parse_into};
 pub use pause::PauseFrame;
 pub use psn::Psn;
 pub use template::HeaderTemplate;

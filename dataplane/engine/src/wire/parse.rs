@@ -2,7 +2,7 @@
 //! nothing but header fields is copied. The ICRC is not checked here ([`super::icrc::verify`]), so nothing
 //! that was parsed may be believed before it is.
 
-use super::{ExtHeaders, Gid, Opcode, Packet};
+use super::{ExtHeaders, Gid, Opcode, Packet, Psn};
 use super::{bth, ethernet, icrc, ipv4, ipv6, plain, udp};
 
 /// A parsed frame: the packet, and what of the frame is not the transport's business.
@@ -110,13 +110,51 @@ struct Network {
     payload_len: usize,
 }
 
+impl ParsedFrame {
+    /// One to be written over by [`parse_into`].
+    pub fn blank() -> ParsedFrame {
+        ParsedFrame {
+            packet: Packet {
+                src: Gid::default(),
+                dst: Gid::default(),
+                opcode: Opcode::RC_ACK,
+                solicited: false,
+                ack_req: false,
+                becn: false,
+                ce: false,
+                pkey: 0,
+                dest_qpn: 0,
+                psn: Psn::new(0),
+                ext: ExtHeaders::default(),
+                payload_len: 0,
+                payload_offset: 0,
+                traffic_class: 0,
+            },
+            eth_dst: [0; 6],
+            eth_src: [0; 6],
+            tci: None,
+            l3_offset: 0,
+            icrc_offset: 0,
+            udp_sport: 0,
+        }
+    }
+}
+
 /// Parses a frame without FCS, which may be longer than the packet in it.
 #[inline]
 pub fn parse(frame: &[u8]) -> Result<ParsedFrame, ParseError> {
-    match plain::parse(frame) {
-        Some(parsed) => Ok(parsed),
-        None => parse_any(frame),
+    let mut parsed = ParsedFrame::blank();
+    parse_into(frame, &mut parsed)?;
+    Ok(parsed)
+}
+
+/// The same for whoever has a place for what is found. After an error what is there means nothing.
+#[inline]
+pub fn parse_into(frame: &[u8], parsed: &mut ParsedFrame) -> Result<(), ParseError> {
+    if plain::parse_into(frame, parsed).is_none() {
+        *parsed = parse_any(frame)?;
     }
+    Ok(())
 }
 
 /// Says the same of any frame, and what is wrong with it.

@@ -3,7 +3,7 @@
 //! [`super::parse`] looks at field by field, and says why it is refused; of what it takes, both say the same.
 
 use super::be::{u16_at, u32_at};
-use super::{ExtHeaders, Gid, HeaderSet, Opcode, Packet, ParsedFrame};
+use super::{ExtHeaders, Gid, HeaderSet, Opcode, ParsedFrame};
 use super::{aeth, bth, ethernet, icrc, ipv4, reth, udp};
 
 const L3: usize = ethernet::LEN;
@@ -66,9 +66,17 @@ fn checksum_ok(head: &[u8; EXT]) -> bool {
 }
 
 /// `None` of what has to be looked at closer.
-// Always: called, it costs each received frame some 60 instructions more, most of them to copy what it gives.
-#[inline(always)]
 pub(super) fn parse(frame: &[u8]) -> Option<ParsedFrame> {
+    let mut parsed = ParsedFrame::blank();
+    parse_into(frame, &mut parsed)?;
+    Some(parsed)
+}
+
+/// Writes over `parsed` what the frame says. `None` of what has to be looked at closer: then what is there means nothing.
+///
+/// Where it is to be, and not a copy of it: what is written in pieces and copied in large ones right away waits for each piece.
+#[inline]
+pub(super) fn parse_into(frame: &[u8], parsed: &mut ParsedFrame) -> Option<()> {
     let head = frame.first_chunk::<EXT>()?;
     let len = usize::from(u16_at(head, UDP + 4));
     let total_len = usize::from(u16_at(head, L3 + 2));
@@ -87,48 +95,45 @@ pub(super) fn parse(frame: &[u8]) -> Option<ParsedFrame> {
     if wrong || !info.payload && payload_and_pad != 0 {
         return None;
     }
-    let ext = match info.headers {
-        HeaderSet::NONE => ExtHeaders::default(),
+    let ext = &mut parsed.packet.ext;
+    match info.headers {
+        HeaderSet::NONE => *ext = ExtHeaders::default(),
         HeaderSet::RETH => {
             let reth = reth::Repr::parse(frame.get(EXT..)?.first_chunk()?);
-            ExtHeaders {
-                va: reth.va,
-                rkey: reth.rkey,
-                dma_len: reth.dma_len,
-                ..ExtHeaders::default()
-            }
+            *ext = ExtHeaders::default();
+            ext.va = reth.va;
+            ext.rkey = reth.rkey;
+            ext.dma_len = reth.dma_len;
         }
-        HeaderSet::AETH => ExtHeaders {
-            aeth: aeth::parse(frame.get(EXT..)?.first_chunk()?),
-            ..ExtHeaders::default()
-        },
-        set => ExtHeaders::parse(set, frame.get(EXT..)?)?,
-    };
+        HeaderSet::AETH => {
+            let aeth = aeth::parse(frame.get(EXT..)?.first_chunk()?);
+            *ext = ExtHeaders::default();
+            ext.aeth = aeth;
+        }
+        set => *ext = ExtHeaders::parse(set, frame.get(EXT..)?)?,
+    }
     let traffic_class = head[L3 + 1];
-    Some(ParsedFrame {
-        packet: Packet {
-            src: gid_at(head, L3 + 12),
-            dst: gid_at(head, L3 + 16),
-            opcode,
-            solicited: bth.solicited(),
-            ack_req: bth.ack_req(),
-            becn: bth.becn(),
-            ce: traffic_class & 3 == 3,
-            pkey: bth.pkey(),
-            dest_qpn: bth.dest_qpn(),
-            psn: bth.psn(),
-            ext,
-            payload_len: payload_len as u32,
-            payload_offset: payload_offset as u32,
-            traffic_class,
-        },
-        eth_dst: mac_at(head, 0),
-        eth_src: mac_at(head, 6),
-        tci: None,
-        l3_offset: L3 as u32,
-        icrc_offset: (end - icrc::LEN) as u32,
-        udp_sport: u16_at(head, UDP),
-    })
+    let packet = &mut parsed.packet;
+    packet.src = gid_at(head, L3 + 12);
+    packet.dst = gid_at(head, L3 + 16);
+    packet.opcode = opcode;
+    packet.solicited = bth.solicited();
+    packet.ack_req = bth.ack_req();
+    packet.becn = bth.becn();
+    packet.ce = traffic_class & 3 == 3;
+    packet.pkey = bth.pkey();
+    packet.dest_qpn = bth.dest_qpn();
+    packet.psn = bth.psn();
+    packet.payload_len = payload_len as u32;
+    packet.payload_offset = payload_offset as u32;
+    packet.traffic_class = traffic_class;
+    parsed.eth_dst = mac_at(head, 0);
+    parsed.eth_src = mac_at(head, 6);
+    parsed.tci = None;
+    parsed.l3_offset = L3 as u32;
+    parsed.icrc_offset = (end - icrc::LEN) as u32;
+    parsed.udp_sport = u16_at(head, UDP);
+    Some(())
 }
 
 /// The IPv4 address there, mapped.

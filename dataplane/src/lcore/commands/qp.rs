@@ -104,6 +104,7 @@ pub(super) fn create_qp(nic: &mut Nic, shared: &mut Shared, key: ContextKey, new
         placing: [0; 2],
         in_sends: false,
         unshown: [false; 2],
+        _apart: [0; 4],
         paused: false,
         groups: Vec::new(),
         packets: QpPackets::default(),

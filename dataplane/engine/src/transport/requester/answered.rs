@@ -124,10 +124,8 @@ pub(super) fn on_atomic_ack(qp: &mut Qp, packet: &Packet, tag: u32, env: &mut En
         count!(qp, env, rx_dropped);
         return;
     }
-    let (cursor, sges) = r.rx_sges(index);
-    cursor.seek(index, sges, 0);
-    let (right, out) = (Access::LOCAL_WRITE, &mut env.out.slices);
-    let cut = cursor.slice(sges, ATOMIC_BYTES, right, qp.pd, &env.nic.mrs, out);
+    let (mrs, slices) = (&env.nic.mrs, &mut env.out.slices);
+    let cut = r.target(index, 0, ATOMIC_BYTES, qp.pd, mrs, slices);
     match cut {
         Ok((first, count)) => {
             let len = ATOMIC_BYTES;

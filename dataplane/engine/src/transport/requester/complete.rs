@@ -153,6 +153,26 @@ pub(crate) fn placed(qp: &mut Qp, outcome: Outcome, env: &mut Env<'_>) {
     }
 }
 
+/// The `count` oldest placements of answers are done.
+#[inline]
+pub(crate) fn all_placed(qp: &mut Qp, count: u32, env: &mut Env<'_>) {
+    let r = &mut qp.req;
+    let open = r.place_issued.wrapping_sub(r.place_done);
+    if open == 0 {
+        return;
+    }
+    r.place_done = r.place_done.wrapping_add(count.min(open));
+    if qp.state == QpState::Err {
+        env.nic.lists.work.push(qp.slot);
+        return;
+    }
+    complete(qp, env);
+    // A fence may have waited for it.
+    if qp.req.has_unsent() {
+        env.nic.lists.ready.push(qp.slot);
+    }
+}
+
 impl Requester {
     /// The request to which a placement belongs.
     fn read_of(&self, number: u32) -> Option<u32> {

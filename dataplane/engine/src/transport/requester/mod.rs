@@ -25,7 +25,7 @@ mod wqe;
 
 use core::mem::offset_of;
 
-pub(crate) use complete::{complete, drained, fetched, flush, placed};
+pub(crate) use complete::{all_placed, complete, drained, fetched, flush, placed};
 pub(crate) use datagram::emit_datagrams;
 pub(crate) use emit::emit;
 pub(crate) use response::on_response;

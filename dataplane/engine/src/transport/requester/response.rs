@@ -3,8 +3,8 @@
 use super::answered::on_atomic_ack;
 use super::retry::{implied_nak, refused, rnr_nak, sequence_nak};
 use super::{Requester, SendWqe, complete};
-use crate::descriptor::{Place, PlaceKind, Side, put};
-use crate::memory::Access;
+use crate::descriptor::{MemSlice, Place, PlaceKind, Side, put};
+use crate::memory::{Access, AccessError, MrTable};
 use crate::transport::env::{Env, count};
 use crate::transport::journal::Cause;
 use crate::transport::qp::Qp;
@@ -107,12 +107,13 @@ pub(super) fn acknowledge(qp: &mut Qp, upto: Psn, env: &mut Env<'_>) {
     }
     if reached > 0 {
         r.advance_una(reached);
-        progress(qp, env);
+        progress(qp, true, env);
     }
 }
 
-/// What every step forward brings.
-fn progress(qp: &mut Qp, env: &mut Env<'_>) {
+/// What every step forward brings. `completes`: a request may be complete now.
+#[inline]
+fn progress(qp: &mut Qp, completes: bool, env: &mut Env<'_>) {
     let r = &mut qp.req;
     r.retry_left = r.retry_cnt;
     r.rnr_left = r.rnr_retry;
@@ -120,7 +121,9 @@ fn progress(qp: &mut Qp, env: &mut Env<'_>) {
     r.implied_nak_armed = true;
     // This also ends an RNR wait: the request it was for has arrived.
     r.restart_ack_timer(env.now, &mut env.nic.timers, qp.slot);
-    complete(qp, env);
+    if completes {
+        complete(qp, env);
+    }
     if qp.req.has_unsent() {
         env.nic.lists.ready.push(qp.slot);
     }
@@ -174,7 +177,39 @@ pub(super) fn answered(qp: &mut Qp, index: u32, last: bool, env: &mut Env<'_>) {
         r.step_una_wqe();
     }
     r.advance_una(1);
-    progress(qp, env);
+    // What was before it was completed when it was acknowledged; it is when its bytes are placed, if it has brought any.
+    let placed = r.place_done == r.place_issued;
+    progress(qp, placed, env);
+}
+
+impl Requester {
+    /// Appends the checked memory for the `len` bytes at `offset` of the answer to the request at `index`; the first slice and their
+    /// number.
+    #[inline]
+    pub(super) fn target(
+        &mut self,
+        index: u32,
+        offset: u32,
+        len: u32,
+        pd: u32,
+        mrs: &MrTable,
+        slices: &mut Vec<MemSlice>,
+    ) -> Result<(u32, u8), AccessError> {
+        let right = Access::LOCAL_WRITE;
+        match self.rx_sges(index) {
+            // It is as long as the answer.
+            (_, [one]) => {
+                let addr = one.addr.wrapping_add(u64::from(offset));
+                let slice = mrs.check(one.lkey, pd, addr, len, right)?;
+                put(slices, slice);
+                Ok((slices.len() as u32 - 1, 1))
+            }
+            (cursor, sges) => {
+                cursor.seek(index, sges, offset);
+                cursor.slice(sges, len, right, pd, mrs, slices)
+            }
+        }
+    }
 }
 
 /// Hands the bytes of an answer to the caller.
@@ -224,11 +259,8 @@ fn on_read_response(qp: &mut Qp, packet: &Packet, tag: u32, env: &mut Env<'_>) {
         return;
     }
     if packet.payload_len > 0 {
-        let (cursor, sges) = r.rx_sges(index);
-        cursor.seek(index, sges, offset);
-        let slices = &mut env.out.slices;
         let len = packet.payload_len;
-        match cursor.slice(sges, len, Access::LOCAL_WRITE, qp.pd, &env.nic.mrs, slices) {
+        match r.target(index, offset, len, qp.pd, &env.nic.mrs, &mut env.out.slices) {
             Ok(cut) => place(qp, PlaceKind::Payload, tag, len, cut, env),
             Err(error) => {
                 r.set_error(index, Cause::LocalKey(error));
