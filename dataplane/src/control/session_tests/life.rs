@@ -156,7 +156,7 @@ fn a_program_opens_uses_and_leaves_a_device() {
         u64::from(u32_at(&qp, 56)),
         (384 + 128 * 256_u64).next_multiple_of(4096)
     );
-    assert!(rq < sq && sq < offset);
+    assert!(sq < rq && rq < offset);
 
     let init = Modify {
         mask: 1 | 1 << 3 | 1 << 4 | 1 << 5,
