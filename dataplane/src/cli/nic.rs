@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
-use roceline_engine::wire::icrc::Kernel;
+use roceline_engine::wire::icrc::{Choice, Kernel};
 
 use super::{CliError, socket};
 use crate::config::{self, Config, ConfigError, Preset};
@@ -61,8 +61,8 @@ pub(super) fn run(args: Args, socket: Option<PathBuf>, verbosity: u8) -> Result<
     if let Some(argument) = &args.worker {
         return work(argument, &args, socket, verbosity);
     }
-    // A worker would only take the fastest.
-    Kernel::from_env()?;
+    // A worker would only take another.
+    Kernel::choose()?;
     let (mut config, text, name) = match &args.config {
         Some(path) => {
             let (config, text) = Config::load(path)?;
@@ -124,6 +124,9 @@ fn work(
     }
     config.control.socket = socket;
     telemetry::init(verbosity, config.log.as_deref())?;
+    if let Ok(choice) = Kernel::choose() {
+        take(&choice);
+    }
     let greeting = match &config.control.socket {
         Some(socket) if inherited.restarts == 0 => greeting(&config, socket),
         _ => String::new(),
@@ -137,6 +140,19 @@ fn work(
         let _ = io::stdout().write_all(greeting.as_bytes());
     })?;
     Ok(())
+}
+
+/// ICRCs are computed by this from now on.
+fn take(choice: &Choice) {
+    choice.kernel.make_current();
+    for wrong in &choice.wrong {
+        tracing::warn!(
+            kernel = wrong.name(),
+            used = choice.kernel.name(),
+            "this ICRC kernel computes wrong ICRCs on this CPU, another is used: please report it"
+        );
+    }
+    tracing::info!(kernel = choice.kernel.name(), "ICRC");
 }
 
 fn cpu(text: &str) -> Result<usize, String> {

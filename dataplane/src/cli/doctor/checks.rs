@@ -43,6 +43,7 @@ pub(super) fn all(socket: &Path) -> Vec<Finding> {
         tool("ib_write_bw", "perftest"),
     ];
     findings.splice(2..2, super::memory::all());
+    findings.insert(1, super::icrc::kernel());
     if let Ok(daemon) = &daemon {
         findings.extend(access(&daemon.version));
         findings.push(super::polling::polling(&daemon.lcores));

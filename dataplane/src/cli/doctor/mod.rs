@@ -2,6 +2,7 @@
 
 mod checks;
 mod congestion;
+mod icrc;
 mod limits;
 mod memory;
 mod polling;

@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use super::fold::Blocks;
-use super::{BATCH, Check, IcrcState, LEN, Seal, portable};
+use super::{BATCH, Check, IcrcState, LEN, Seal, portable, proof};
 
 /// Environment variable that names the kernel; without it the fastest is used.
 pub const ENV: &str = "ROCELINE_ICRC";
@@ -32,6 +32,35 @@ pub enum KernelError {
     /// The compiler was too old for it.
     #[error("ICRC kernel `{0}` is not in this build: it takes rustc 1.89")]
     NotBuilt(String),
+    /// It does not compute what the portable one does.
+    #[error("ICRC kernel `{0}` computes wrong ICRCs on this CPU")]
+    Wrong(&'static str),
+}
+
+/// What was chosen.
+#[derive(Clone, Debug)]
+pub struct Choice {
+    /// It agrees with the portable kernel.
+    pub kernel: &'static Kernel,
+    /// Faster ones, which this CPU has the instructions for, but which do not.
+    pub wrong: Vec<&'static Kernel>,
+}
+
+impl Choice {
+    /// The first of some, the fastest first, that agrees with the portable kernel.
+    pub(super) fn of(kernels: impl Iterator<Item = &'static Kernel>) -> Choice {
+        let mut wrong = Vec::new();
+        for kernel in kernels {
+            if proof::agrees(kernel) {
+                return Choice { kernel, wrong };
+            }
+            wrong.push(kernel);
+        }
+        Choice {
+            kernel: &portable::PORTABLE,
+            wrong,
+        }
+    }
 }
 
 /// The names of all kernels, the fastest first.
@@ -71,17 +100,29 @@ impl Kernel {
         }
     }
 
-    /// The fastest that this CPU can run.
-    pub fn best() -> &'static Kernel {
-        Kernel::all().next().unwrap_or(&portable::PORTABLE)
+    /// The kernel that [`ENV`] names; if it names none, the fastest that this CPU can run. Kernels are tried before: one that
+    /// does not agree with the portable one is an error where it was named, and else the next one is taken.
+    ///
+    /// # Errors
+    /// When [`ENV`] names a kernel that is not to be had.
+    pub fn choose() -> Result<Choice, KernelError> {
+        match std::env::var_os(ENV) {
+            Some(name) if !name.is_empty() => Kernel::try_out(&name.to_string_lossy()),
+            _ => Ok(Choice::of(Kernel::all())),
+        }
     }
 
-    /// What [`ENV`] asks for: the fastest if it asks for nothing.
-    pub fn from_env() -> Result<&'static Kernel, KernelError> {
-        match std::env::var_os(ENV) {
-            Some(name) if !name.is_empty() => Kernel::named(&name.to_string_lossy()),
-            _ => Ok(Kernel::best()),
+    fn try_out(name: &str) -> Result<Choice, KernelError> {
+        let choice = Choice::of(std::iter::once(Kernel::named(name)?));
+        match choice.wrong.first() {
+            Some(kernel) => Err(KernelError::Wrong(kernel.name)),
+            None => Ok(choice),
         }
+    }
+
+    /// Whether it computes on this CPU what the portable one does.
+    pub fn agrees(&self) -> bool {
+        proof::agrees(self)
     }
 
     /// Its name.
@@ -147,8 +188,8 @@ impl core::fmt::Debug for Kernel {
     }
 }
 
-/// The kernel that the functions of [`super`] use: that of the last [`Kernel::make_current`]; else what [`Kernel::from_env`] says, or
-/// the fastest where that is an error. (Who starts a program should ask `from_env` itself, and say the error.)
+/// The kernel that the functions of [`super`] use: that of the last [`Kernel::make_current`]; else what [`Kernel::choose`] says, or
+/// what it says without [`ENV`] where that is an error. (Who starts a program should ask `choose` itself, and say what it says.)
 #[inline]
 pub fn current() -> &'static Kernel {
     // SAFETY: null, or from a `&'static Kernel`.
@@ -160,7 +201,7 @@ pub fn current() -> &'static Kernel {
 
 #[cold]
 fn choose() -> &'static Kernel {
-    let kernel = Kernel::from_env().unwrap_or_else(|_| Kernel::best());
-    kernel.make_current();
-    kernel
+    let choice = Kernel::choose().unwrap_or_else(|_| Choice::of(Kernel::all()));
+    choice.kernel.make_current();
+    choice.kernel
 }

@@ -13,7 +13,7 @@
 //!
 //! [`BATCH`] packets, or half as many, cost less than so many one by one: short ones of the same lengths go side by side, and of others
 //! the last step is done for several in one vector. For a single packet there are [`verify`], [`seal`] and `IcrcState`. Which instructions compute all that is chosen once
-//! ([`Kernel`]; by `ROCELINE_ICRC` if it is set).
+//! ([`Kernel`]; by `ROCELINE_ICRC` if it is set), after they have shown that they compute what the portable kernel does.
 
 mod fold;
 mod header;
@@ -21,6 +21,7 @@ mod kernel;
 mod lockstep;
 mod polynomial;
 mod portable;
+mod proof;
 #[cfg(test)]
 pub(super) mod tests;
 #[cfg(target_arch = "x86_64")]
@@ -29,7 +30,7 @@ mod x86;
 use core::marker::PhantomData;
 
 use header::Family;
-pub use kernel::{ENV, Kernel, KernelError, NAMES, current};
+pub use kernel::{Choice, ENV, Kernel, KernelError, NAMES, current};
 
 use super::template::pad_len;
 use super::{ParsedFrame, bth, ethernet, ipv6, udp};

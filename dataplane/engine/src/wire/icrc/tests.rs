@@ -2,6 +2,7 @@
 
 mod emulated;
 mod kernels;
+mod proof;
 
 use super::*;
 
