@@ -3,9 +3,13 @@
 use std::fmt::Write;
 use std::fs;
 
-use roceline_engine::wire::icrc;
+use roceline_engine::wire::icrc::{self, Kernel};
 
 use super::{ROUNDS, UNIT};
+
+/// Kernels that are held against each other in one run.
+const WIDE: &str = "vpclmulqdq-512";
+const NARROW: &str = "vpclmulqdq-256";
 
 /// Cost of one packet.
 pub struct Figure {
@@ -60,14 +64,17 @@ impl Machine {
 
 pub struct Report {
     machine: Machine,
+    proof: f64,
     kernels: Vec<(usize, Vec<Figure>)>,
     packets: Vec<(String, usize, Vec<Figure>)>,
 }
 
 impl Report {
-    pub fn new(machine: Machine) -> Report {
+    /// `proof`: microseconds of trying out the kernel that is used.
+    pub fn new(machine: Machine, proof: f64) -> Report {
         Report {
             machine,
+            proof,
             kernels: Vec::new(),
             packets: Vec::new(),
         }
@@ -76,6 +83,25 @@ impl Report {
     /// The first of `figures` is memcpy, the second what kernels are held against.
     pub fn kernels(&mut self, len: usize, figures: Vec<Figure>) {
         self.kernels.push((len, figures));
+    }
+
+    /// How many times faster the widest kernel is than that of half its width, by length and way of call; or why that is not known.
+    fn wide(&self) -> Result<Vec<(usize, &'static str, f64)>, String> {
+        for name in [WIDE, NARROW] {
+            Kernel::named(name).map_err(|why| why.to_string())?;
+        }
+        let mut ratios = Vec::new();
+        for (len, figures) in &self.kernels {
+            for how in ["in bursts", "one by one"] {
+                let of = |kernel: &str| {
+                    let name = format!("{kernel}, {how}");
+                    let figure = figures.iter().find(|figure| figure.name == name);
+                    figure.map_or(f64::NAN, |figure| figure.median)
+                };
+                ratios.push((*len, how, of(NARROW) / of(WIDE)));
+            }
+        }
+        Ok(ratios)
     }
 
     pub fn packets(&mut self, family: &str, len: usize, figures: Vec<Figure>) {
@@ -89,8 +115,9 @@ impl Report {
         let _ = writeln!(out, "{}; L1d {l1}, L2 {l2}", machine.cpu);
         let _ = writeln!(
             out,
-            "ICRC kernel {:?}; {UNIT} per packet, median of {ROUNDS} (10th percentile)\n",
-            icrc::current()
+            "ICRC kernel {:?}, tried out in {:.0} us; {UNIT} per packet, median of {ROUNDS} (10th percentile)\n",
+            icrc::current(),
+            self.proof
         );
         let _ = writeln!(
             out,
@@ -111,6 +138,16 @@ impl Report {
                 );
             }
         }
+        let _ = match self.wide() {
+            Err(why) => writeln!(out, "\n{WIDE} is not held against {NARROW}: {why}"),
+            Ok(ratios) => {
+                let each = ratios
+                    .iter()
+                    .map(|(len, how, ratio)| format!("{len} {how} {ratio:.2}x"));
+                let each = each.collect::<Vec<_>>().join(", ");
+                writeln!(out, "\n{WIDE} is faster than {NARROW}: {each}")
+            }
+        };
         let _ = writeln!(out, "\nwhole packets, RC WRITE only, bursts of 32");
         for (family, len, figures) in &self.packets {
             for figure in figures {
@@ -142,13 +179,23 @@ impl Report {
                 figures(all)
             )
         });
+        let wide = match self.wide() {
+            Err(why) => format!(r#"{{"skipped":"{why}"}}"#),
+            Ok(ratios) => {
+                let each = ratios.iter().map(|(len, how, ratio)| {
+                    format!(r#"{{"bytes":{len},"how":"{how}","ratio":{ratio:.3}}}"#)
+                });
+                format!("[{}]", each.collect::<Vec<_>>().join(","))
+            }
+        };
         let machine = &self.machine;
         let [l1, l2] = &machine.caches;
         format!(
-            r#"{{"cpu":"{}","l1d":"{l1}","l2":"{l2}","set_kib":{},"kernel":"{:?}","unit":"{UNIT}","rounds":{ROUNDS},"copy_and_crc":[{}],"packets":[{}]}}"#,
+            r#"{{"cpu":"{}","l1d":"{l1}","l2":"{l2}","set_kib":{},"kernel":"{:?}","proof_us":{:.1},"unit":"{UNIT}","rounds":{ROUNDS},"copy_and_crc":[{}],"avx512_to_avx2":{wide},"packets":[{}]}}"#,
             machine.cpu.replace('"', "'"),
             machine.set,
             icrc::current(),
+            self.proof,
             kernels.collect::<Vec<_>>().join(","),
             packets.collect::<Vec<_>>().join(",")
         )
