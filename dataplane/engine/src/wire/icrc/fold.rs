@@ -14,6 +14,7 @@
 
 use super::header::{self, Family};
 use super::polynomial::{BARRETT, REDUCE, WHOLE, keys};
+use super::sparse::{self, Fronts, Piece};
 use super::{BATCH, Begin, Check, Seal, lockstep};
 
 /// So many packets go side by side if there are not [`BATCH`].
@@ -23,7 +24,7 @@ const HALF: usize = BATCH / 2;
 pub(super) type Blocks = [u128; BATCH];
 
 /// Vectors that one pass of the loop takes.
-const UNROLL: usize = 4;
+pub(super) const UNROLL: usize = 4;
 /// Below this many vectors the block joins at the end.
 const LATE: usize = 8;
 
@@ -74,9 +75,9 @@ pub(super) trait Vector: Copy {
 
 /// Keys, each long enough for the widest vector.
 #[repr(C, align(64))]
-struct Keys {
+pub(super) struct Keys {
     /// Every lane by 1 to 4 vectors.
-    ahead: [[u64; 8]; UNROLL + 1],
+    pub(super) ahead: [[u64; 8]; UNROLL + 1],
     /// Every lane to the end of the last, and in place of the last lane the block before so many vectors.
     together: [[u64; 8]; LATE],
 }
@@ -125,7 +126,7 @@ static KEYS_2: Keys = Keys::new(2);
 static KEYS_4: Keys = Keys::new(4);
 
 #[inline(always)]
-fn keys_of<V: Vector>() -> &'static Keys {
+pub(super) fn keys_of<V: Vector>() -> &'static Keys {
     match V::LANES {
         1 => &KEYS_1,
         2 => &KEYS_2,
@@ -161,7 +162,11 @@ pub(super) unsafe fn load_keys<V: Vector>(keys: &[u64]) -> V {
 }
 
 #[inline(always)]
-unsafe fn take<V: Vector, const COPY: bool>(from: *const u8, to: *mut u8, at: usize) -> V {
+pub(super) unsafe fn take<V: Vector, const COPY: bool>(
+    from: *const u8,
+    to: *mut u8,
+    at: usize,
+) -> V {
     // SAFETY: the caller's promise; keys are tables as long as the widest vector.
     unsafe {
         let vector = V::load(from.add(at));
@@ -185,6 +190,24 @@ pub(super) unsafe fn append<V: Vector, const COPY: bool>(
     to: *mut u8,
     len: usize,
 ) -> V::Block {
+    let piece = Piece { from, to, len };
+    // SAFETY: the caller's promise.
+    unsafe { append_in_turn::<V, COPY>(block, piece, &mut Fronts::new(), None) }
+}
+
+/// The same where there may be a next piece that is long, of which something is taken, and copied, already.
+///
+/// # Safety
+///
+/// As there, of both pieces; `fronts` must not be used for another but the next.
+#[inline(always)]
+unsafe fn append_in_turn<V: Vector, const COPY: bool>(
+    block: V::Block,
+    piece: Piece,
+    fronts: &mut Fronts,
+    next: Option<Piece>,
+) -> V::Block {
+    let Piece { from, to, len } = piece;
     let width = 16 * V::LANES;
     let vectors = len / width;
     // SAFETY: all accesses are below `len`, as the loops say; the rest is the caller's promise.
@@ -202,13 +225,17 @@ pub(super) unsafe fn append<V: Vector, const COPY: bool>(
         } else {
             let four: V = load_keys(&all.ahead[4]);
             let mut a = [V::zero(); UNROLL];
-            for (i, a) in a.iter_mut().enumerate() {
-                *a = take::<V, COPY>(from, to, i * width);
+            if piece.is_long::<V>() {
+                (a, at) = sparse::append::<V, COPY>(block, piece, fronts, next);
+            } else {
+                for (i, a) in a.iter_mut().enumerate() {
+                    *a = take::<V, COPY>(from, to, i * width);
+                }
+                if !late {
+                    a[3] = V::zero().with_last(block).fold(four, a[3]);
+                }
+                at = UNROLL * width;
             }
-            if !late {
-                a[3] = V::zero().with_last(block).fold(four, a[3]);
-            }
-            at = UNROLL * width;
             while len - at >= UNROLL * width {
                 for (i, a) in a.iter_mut().enumerate() {
                     let next = take::<V, COPY>(from, to, at + i * width);
@@ -415,10 +442,16 @@ unsafe fn check_each<V: Vector>(checks: &[Check<'_>]) -> u64 {
     let mut blocks: Blocks = [0; BATCH];
     // SAFETY: as for `check`.
     let registers = unsafe {
-        for (block, check) in blocks.iter_mut().zip(checks) {
+        let rest = |check: &Check<'_>| Piece {
+            from: check.start.add(check.family.span()),
+            to: core::ptr::null_mut(),
+            len: check.rest as usize,
+        };
+        let mut fronts = Fronts::new();
+        for (i, (block, check)) in blocks.iter_mut().zip(checks).enumerate() {
             let head = headers::<V>(check.start, check.family);
-            let rest = check.start.add(check.family.span());
-            let whole = append::<V, false>(head, rest, core::ptr::null_mut(), check.rest as usize);
+            let next = checks.get(i + 1).map(rest);
+            let whole = append_in_turn::<V, false>(head, rest(check), &mut fronts, next);
             whole.store((&raw mut *block).cast());
         }
         registers::<V>(&blocks, checks.len())
@@ -463,7 +496,15 @@ unsafe fn seal_each<V: Vector>(seals: &mut [Seal<'_>]) {
     let mut blocks: Blocks = [0; BATCH];
     // SAFETY: a `Seal` has borrowed its frame, and its lengths add up to that of the frame.
     let registers = unsafe {
-        for (block, seal) in blocks.iter_mut().zip(&*seals) {
+        let payload = |seal: &Seal<'_>| Piece {
+            from: seal.source,
+            to: seal
+                .start
+                .add(seal.shape.begin().span() + seal.shape.ready()),
+            len: seal.shape.payload(),
+        };
+        let mut fronts = Fronts::new();
+        for (i, (block, seal)) in blocks.iter_mut().zip(&*seals).enumerate() {
             let shape = seal.shape;
             let mut so_far = match shape.begin() {
                 Begin::Headers(family) => headers::<V>(seal.start, family),
@@ -472,10 +513,11 @@ unsafe fn seal_each<V: Vector>(seals: &mut [Seal<'_>]) {
             let rest = seal.start.add(shape.begin().span());
             so_far = append::<V, false>(so_far, rest, rest, shape.ready());
             if shape.copies() {
-                let to = rest.add(shape.ready());
-                so_far = append::<V, true>(so_far, seal.source, to, shape.payload());
+                let next = seals.get(i + 1).filter(|next| next.shape.copies());
+                let (piece, next) = (payload(seal), next.map(payload));
+                so_far = append_in_turn::<V, true>(so_far, piece, &mut fronts, next);
                 if shape.pad() > 0 {
-                    to.add(shape.payload()).write_bytes(0, shape.pad());
+                    piece.to.add(shape.payload()).write_bytes(0, shape.pad());
                     so_far = so_far.fold(load_keys(&TAIL[shape.pad()]), V::Block::zero());
                 }
             }

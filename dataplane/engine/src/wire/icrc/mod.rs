@@ -22,6 +22,7 @@ mod lockstep;
 mod polynomial;
 mod portable;
 mod proof;
+mod sparse;
 #[cfg(test)]
 pub(super) mod tests;
 #[cfg(target_arch = "x86_64")]
