@@ -4,7 +4,7 @@
 //! They are looked up when the library is loaded. What has a system call of its own does not depend on that: before
 //! (other libraries' constructors, an allocator that starts up under `dlsym`) the caller makes the system call.
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -87,6 +87,11 @@ functions! {
     _IO_iter_next(*mut c_void) -> *mut c_void;
     _IO_iter_file(*mut c_void) -> *mut FILE;
     opendir(*const c_char) -> *mut DIR;
+    readdir(*mut DIR) -> *mut dirent;
+    closedir(*mut DIR) -> c_int;
+    rewinddir(*mut DIR) -> ();
+    telldir(*mut DIR) -> c_long;
+    seekdir(*mut DIR, c_long) -> ();
     scandir(*const c_char, *mut *mut *mut dirent, Filter, Compare) -> c_int;
     realpath(*const c_char, *mut c_char) -> *mut c_char;
     glob(*const c_char, c_int, GlobError, *mut glob_t) -> c_int;

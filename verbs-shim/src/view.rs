@@ -222,6 +222,25 @@ unsafe fn matches(path: *const c_char) -> bool {
     }
 }
 
+/// Whether the directory `path` has an entry for each device.
+///
+/// # Safety
+/// `path` is null or a C string.
+#[inline]
+pub unsafe fn lists_devices(path: *const c_char) -> bool {
+    // SAFETY: by the caller's promise.
+    if !unsafe { ours(path) } {
+        return false;
+    }
+    // SAFETY: a C string, and not null.
+    let path = unsafe { CStr::from_ptr(path) }.to_bytes();
+    let slashes = path.iter().rev().take_while(|b| **b == b'/').count();
+    matches!(
+        &path[..path.len() - slashes],
+        b"/sys/class/infiniband" | b"/sys/class/infiniband_verbs" | DEV
+    )
+}
+
 /// Whether a path below `/sys/class/net` is the congestion control of a device of the daemon: `/sys/class/net/NAME/ecn`, where
 /// NVIDIA's drivers have it. The rest of that folder is the kernel's.
 #[cold]

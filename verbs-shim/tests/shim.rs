@@ -7,7 +7,7 @@ use std::os::unix::fs::symlink;
 use std::process::{Command, Output, Stdio};
 
 use roceline_abi::PROTOCOL_VERSION;
-use support::{Manner, Scratch, Seen, Stub, compile, shimmed, text, write_tree};
+use support::{Manner, Scratch, Seen, Stub, add_device, compile, shimmed, text, write_tree};
 
 struct Bench {
     scratch: Scratch,
@@ -84,6 +84,27 @@ fn devices_of_the_daemon_and_the_machine_are_listed() {
     add_machine(&scratch);
     let said = text(&ibv_devices(&scratch, None));
     assert!(said.contains("roce0") && said.contains("mlx5_0"), "{said}");
+}
+
+/// In whichever order a file system lists what was made in this one.
+const OUT_OF_ORDER: [u32; 11] = [5, 11, 2, 8, 1, 10, 3, 9, 4, 7, 6];
+
+#[test]
+fn devices_come_in_the_order_of_their_numbers() {
+    let bench = Bench::new("order", Manner::default());
+    for n in OUT_OF_ORDER {
+        add_device(&bench.scratch.socket(), n);
+    }
+    let output = bench.probe("order").output().expect("the probe");
+    assert!(output.status.success(), "{}", text(&output));
+    let said = text(&ibv_devices(&bench.scratch, None));
+    let devices: Vec<&str> = said
+        .lines()
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|word| word.starts_with("roce"))
+        .collect();
+    let expected: Vec<String> = (0..=11).map(|n| format!("roce{n}")).collect();
+    assert_eq!(devices, expected, "{said}");
 }
 
 #[test]

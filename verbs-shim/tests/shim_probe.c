@@ -129,6 +129,88 @@ static void case_paths(void)
 }
 
 /* A device of the kernel's beside ours; the test made files of known content stand for it. */
+/* The next entry whose name begins so. */
+static const char *next_of(DIR *dir, const char *start)
+{
+	struct dirent *entry;
+
+	errno = 0;
+	while ((entry = readdir(dir)))
+		if (!strncmp(entry->d_name, start, strlen(start)))
+			return entry->d_name;
+	CHECK(errno == 0);
+	return "";
+}
+
+/* The test has made twelve devices, out of order. */
+static void case_order(void)
+{
+	static const char *const places[][2] = { { "/sys/class/infiniband_verbs", "uverbs" },
+						 { "/sys/class/infiniband//", "roce" },
+						 { "/dev/infiniband", "uverbs" } };
+	char name[32];
+
+	for (int round = 0; round < 50; round++) {
+		DIR *dirs[3];
+
+		for (int i = 0; i < 3; i++) {
+			dirs[i] = opendir(places[i][0]);
+			CHECK(dirs[i] != NULL);
+		}
+		/* Each has its own place. */
+		for (int n = 0; n < 12; n++) {
+			for (int i = 0; i < 3; i++) {
+				snprintf(name, sizeof name, "%s%d", places[i][1], n);
+				CHECK(!strcmp(next_of(dirs[i], places[i][1]), name));
+			}
+		}
+		for (int i = 0; i < 3; i++) {
+			snprintf(name, sizeof name, "%s0", places[i][1]);
+			CHECK(readdir(dirs[i]) == NULL && readdir(dirs[i]) == NULL);
+			rewinddir(dirs[i]);
+			CHECK(!strcmp(next_of(dirs[i], places[i][1]), name));
+			long place = telldir(dirs[i]);
+			snprintf(name, sizeof name, "%s", next_of(dirs[i], places[i][1]));
+			CHECK(name[strlen(name) - 1] == '1');
+			next_of(dirs[i], places[i][1]);
+			seekdir(dirs[i], place);
+			CHECK(!strcmp(next_of(dirs[i], places[i][1]), name));
+			CHECK(closedir(dirs[i]) == 0);
+		}
+	}
+	/* More at once than there is room for in order: they are whole all the same. */
+	DIR *many[20];
+	for (int i = 0; i < 20; i++) {
+		many[i] = opendir("/sys/class/infiniband_verbs");
+		CHECK(many[i] != NULL);
+	}
+	for (int i = 0; i < 20; i++) {
+		int entries = 0;
+
+		while (*next_of(many[i], "uverbs"))
+			entries++;
+		CHECK(entries == 12);
+		closedir(many[i]);
+	}
+	/* One that goes while they are listed is left out. */
+	DIR *dir = opendir("/dev/infiniband");
+	CHECK(dir != NULL && !strcmp(next_of(dir, "uverbs"), "uverbs0"));
+	const char *socket = getenv("ROCELINE_SOCKET");
+	char path[PATH_MAX];
+	snprintf(path, sizeof path, "%s.d/all/dev/infiniband/uverbs1", socket);
+	CHECK(unlink(path) == 0);
+	CHECK(!strcmp(next_of(dir, "uverbs"), "uverbs2"));
+	closedir(dir);
+	/* The test goes on with all. */
+	CHECK(close(creat(path, 0644)) == 0);
+	/* Others are as they are. */
+	dir = opendir("/proc/self/task");
+	CHECK(dir != NULL && readdir(dir) != NULL);
+	seekdir(dir, telldir(dir));
+	CHECK(closedir(dir) == 0);
+	CHECK(opendir("/sys/class/infiniband/nothing") == NULL && errno == ENOENT);
+}
+
 static void case_machine(void)
 {
 	static const char own[] = "/dev/infiniband/uverbs3";
@@ -477,7 +559,7 @@ static void case_cost(void)
 }
 
 static const struct probe cases[] = {
-	{ "paths", case_paths }, { "machine", case_machine },	{ "open", case_open },	    { "commands", case_commands },
+	{ "paths", case_paths }, { "machine", case_machine }, { "order", case_order },	{ "open", case_open },	    { "commands", case_commands },
 	{ "doorbells", case_doorbells }, { "channels", case_channels }, { "dup", case_dup },
 	{ "hidden", case_hidden },	{ "reuse", case_reuse },    { "fork", case_fork },
 	{ "spawn", case_spawn },	{ "gone", case_gone },	    { "no-daemon", case_no_daemon },

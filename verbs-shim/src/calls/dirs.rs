@@ -4,6 +4,7 @@ use std::ffi::{c_char, c_int};
 
 use libc::{AT_FDCWD, DIR, dirent, glob_t, size_t, ssize_t};
 
+use super::listing;
 use crate::sys::{Fail, fail};
 use crate::{next, sys, view};
 
@@ -14,8 +15,14 @@ pub unsafe extern "C" fn opendir(path: *const c_char) -> *mut DIR {
     let Some(real) = next::opendir.find() else {
         return fail(libc::ENOSYS);
     };
-    // SAFETY: by the caller's promise.
-    unsafe { view::through(path, |p| real(p)) }
+    // SAFETY: by the caller's promise; the directory is new.
+    unsafe {
+        let dir = view::through(path, |p| real(p));
+        if view::lists_devices(path) {
+            listing::sort(dir);
+        }
+        dir
+    }
 }
 
 type Filter = Option<unsafe extern "C" fn(*const dirent) -> c_int>;

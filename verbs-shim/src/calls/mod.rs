@@ -8,6 +8,7 @@ mod dirs;
 #[cfg(target_arch = "x86_64")]
 pub mod dlopen;
 mod fds;
+mod listing;
 mod memory;
 mod open;
 mod stat;

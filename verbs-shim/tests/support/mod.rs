@@ -117,6 +117,27 @@ pub fn write_tree(socket: &Path) {
     put("dev/infiniband/uverbs0", "");
 }
 
+/// Adds device `n` to the tree, which has the first.
+pub fn add_device(socket: &Path, n: u32) {
+    let mut root = socket.as_os_str().to_owned();
+    root.push(".d/all");
+    let root = PathBuf::from(root);
+    let put = |path: String, content: String| {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
+        fs::write(path, content).expect("a file");
+    };
+    let verbs = |file: &str| format!("sys/class/infiniband_verbs/uverbs{n}/{file}");
+    put(verbs("ibdev"), format!("roce{n}\n"));
+    put(verbs("dev"), format!("231:{}\n", 192 + n));
+    put(verbs("abi_version"), "2\n".into());
+    let device = |file: &str| format!("sys/class/infiniband/roce{n}/{file}");
+    put(device("node_type"), "1: CA\n".into());
+    put(device("node_guid"), format!("0200:00ff:fe00:{n:04x}\n"));
+    put(device("device/modalias"), "rdma_device:Nrxe\n".into());
+    put(format!("dev/infiniband/uverbs{n}"), String::new());
+}
+
 /// What the stub saw.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Seen {
