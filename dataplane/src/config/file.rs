@@ -7,7 +7,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::error::nearest;
-use super::{ConfigError, Hugepages, Idle};
+use super::{ConfigError, Hugepages, Idle, unquoted};
 use crate::impair::Text;
 
 /// The whole text.
@@ -403,6 +403,13 @@ fn explain(label: &str, text: &str, at: usize, message: &str) -> ConfigError {
         "key"
     } else if message.starts_with("unknown variant ") {
         "value"
+    } else if let Some(value) = unquoted::value_at(text, at) {
+        return ConfigError::Type {
+            file: label.into(),
+            line,
+            key: key_at(text, at).unwrap_or("a value").into(),
+            problem: unquoted::problem(value),
+        };
     } else {
         return ConfigError::Syntax {
             file: label.into(),

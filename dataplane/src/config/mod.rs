@@ -18,6 +18,7 @@ mod nics;
 mod port;
 mod preset;
 mod rings;
+mod unquoted;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
