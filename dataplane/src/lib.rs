@@ -16,7 +16,7 @@ pub mod lcore;
 pub mod memory;
 pub mod neighbour;
 pub mod nic;
-mod palette;
+pub mod palette;
 pub mod port;
 pub mod scenario;
 pub mod sim;

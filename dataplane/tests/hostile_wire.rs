@@ -1,26 +1,23 @@
 //! What comes from the wire malformed is counted, dropped, and nothing else: no completion, no answer, no change of
 //! the QP. The frames reach the NIC through its port, as a peer's would.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
+#[path = "support/one_nic.rs"]
+mod one_nic;
+
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use one_nic::OneNic;
 use roceline::bench::{Producer, ProducerQp};
 use roceline::config::{Config, Preset};
+use roceline::lcore::Lcore;
 use roceline::lcore::message::{Command, Reply};
 use roceline::lcore::probe::NoProbe;
-use roceline::lcore::{IdlePolicy, Lcore, LcoreConfig, Mailbox, NicConfig};
-use roceline::memory::helper::{HelperCpus, LcoreWake};
 use roceline::neighbour::Moved;
-use roceline::port::{
-    Burst, Driver, Eal, EalConfig, FabricEnd, FabricLink, FabricLinkConfig, Mempool, MempoolConfig,
-    Port,
-};
-use roceline_engine::congestion::CongestionConfig;
+use roceline::port::{Burst, Driver, FabricEnd, Mempool, Port};
 use roceline_engine::descriptor::{Payload, Side, TxDesc};
-use roceline_engine::verbs::{Mtu, Path, QpId, Sge};
+use roceline_engine::verbs::{Path, QpId, Sge};
 use roceline_engine::wire::{ExtHeaders, HeaderTemplate, Opcode, Psn, icrc};
-use roceline_engine::{AckPolicy, EngineConfig, Retransmission};
 
 const PAYLOAD: usize = 61;
 
@@ -35,77 +32,17 @@ struct World {
 
 impl World {
     fn new() -> World {
-        let config = Config::preset(Preset::Pair).unwrap();
-        let infos = config.nic_infos();
-        // A process starts EAL once; the tests share it.
-        static EAL: OnceLock<Eal> = OnceLock::new();
-        let eal = EAL.get_or_init(|| Eal::init(&EalConfig::default()).unwrap());
-        static WORLDS: AtomicU32 = AtomicU32::new(0);
-        let pool_config = MempoolConfig {
-            name: format!("mbufs{}", WORLDS.fetch_add(1, Ordering::Relaxed)),
-            ..MempoolConfig::default()
-        };
-        let pool = Mempool::new(eal, &pool_config).unwrap();
-        let (nic_end, wire) = FabricLink::pair(&FabricLinkConfig {
-            mtu: infos[0].port_mtu,
-            ..FabricLinkConfig::default()
-        })
-        .unwrap();
-        let nic = NicConfig {
-            info: Arc::new(infos[0].clone()),
-            port: Port::new(nic_end),
-            polled: false,
-            engine: EngineConfig {
-                max_qps: 64,
-                max_mrs: 64,
-                window: 256,
-                ack_policy: AckPolicy::PerMessage,
-                retransmission: Retransmission::Spec,
-                owner: 0,
-                owner_bits: 0,
-                congestion: CongestionConfig::default(),
-                seed: 1,
-            },
-        };
-        // SAFETY: a new descriptor that becomes ours.
-        let eventfd = unsafe {
-            use std::os::fd::{FromRawFd, OwnedFd};
-            OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK))
-        };
-        let wake = Arc::new(LcoreWake {
-            sleeping: AtomicU32::new(0),
-            eventfd,
-        });
-        let mailbox = Arc::new(Mailbox::new(
-            Arc::clone(&wake),
-            HelperCpus {
-                cpus: Arc::new([]),
-                shared: true,
-            },
-        ));
-        let lcore_config = LcoreConfig {
-            cpu: None,
-            helper_cpus: Arc::new([]),
-            cpus: 1,
-            idle: IdlePolicy::Spin,
-            requests_per_poll: 64,
-        };
-        let mut lcore = Lcore::new(
-            lcore_config,
-            vec![nic],
-            Arc::clone(&pool),
-            Arc::clone(&mailbox),
-            wake,
-        )
-        .unwrap();
-        let mut poll = || {
+        let poll = |lcore: &mut Lcore| {
             lcore.turn(&mut NoProbe);
         };
-        let mut program = Producer::open(mailbox, 1, 0, 6, &mut poll).unwrap();
-        let qp = program.create_qp(6, &mut poll).unwrap();
-        program
-            .connect(&qp, &infos[0], &infos[1], 0x77, Mtu::M1024, &mut poll)
-            .unwrap();
+        let OneNic {
+            lcore,
+            wire,
+            pool,
+            program,
+            qp,
+        } = OneNic::new(1024, Port::new, 6, |_| (), poll);
+        let infos = Config::preset(Preset::Pair).unwrap().nic_infos();
         let path = Path {
             sgid: infos[1].gids[0].gid,
             dgid: infos[0].gids[0].gid,

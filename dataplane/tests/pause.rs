@@ -1,28 +1,26 @@
 //! A NIC obeys pause frames: its port falls silent within one poll, for the time that the frame says and no longer, for the
 //! priorities that it names and no others, and what waits goes out in its order.
 
-use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
+#[path = "support/one_nic.rs"]
+mod one_nic;
 
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use one_nic::OneNic;
 use roceline::bench::{Producer, ProducerQp};
-use roceline::config::{Config, Preset};
 use roceline::congestion::Settings;
+use roceline::lcore::Lcore;
 use roceline::lcore::message::{Command, Reply};
 use roceline::lcore::probe::NoProbe;
-use roceline::lcore::{IdlePolicy, Lcore, LcoreConfig, Mailbox, NicConfig};
-use roceline::memory::helper::{HelperCpus, LcoreWake};
-use roceline::port::{
-    Burst, Counters, Driver, Eal, EalConfig, FabricEnd, FabricLink, FabricLinkConfig, LinkStatus,
-    Mempool, MempoolConfig, Port,
-};
-use roceline_engine::congestion::CongestionConfig;
+use roceline::port::{Burst, Counters, Driver, FabricEnd, LinkStatus, Mempool, Port};
+use roceline_engine::Nanos;
 use roceline_engine::congestion::pfc::{PauseMode, PfcSettings, StormAction, Threshold, Watchdog};
 use roceline_engine::congestion::priority::{PriorityMap, Trust};
-use roceline_engine::verbs::{Mtu, Sge, WrOpcode};
+use roceline_engine::verbs::{Sge, WrOpcode};
 use roceline_engine::wire::pause::{DST, LEN};
 use roceline_engine::wire::{PauseFrame, Psn, icrc, parse};
-use roceline_engine::{AckPolicy, EngineConfig, Nanos, Retransmission};
 
 /// Send requests posted at once, more than the engine sends in a poll.
 const SENDS: usize = 60;
@@ -115,76 +113,27 @@ fn pause(priorities: u8, quanta: u16) -> PauseFrame {
 
 impl World {
     fn new(settings: &PfcSettings, link_packets: usize) -> World {
-        let config = Config::preset(Preset::Pair).unwrap();
-        let infos = config.nic_infos();
-        // A process starts EAL once; the tests share it.
-        static EAL: OnceLock<Eal> = OnceLock::new();
-        let eal = EAL.get_or_init(|| Eal::init(&EalConfig::default()).unwrap());
-        static WORLDS: AtomicU32 = AtomicU32::new(0);
-        let pool_config = MempoolConfig {
-            name: format!("mbufs{}", WORLDS.fetch_add(1, Ordering::Relaxed)),
-            ..MempoolConfig::default()
-        };
-        let pool = Mempool::new(eal, &pool_config).unwrap();
-        let (nic_end, wire) = FabricLink::pair(&FabricLinkConfig {
-            mtu: infos[0].port_mtu,
-            capacity_packets: link_packets,
-            ..FabricLinkConfig::default()
-        })
-        .unwrap();
         let told = Arc::new(AtomicU32::new(0));
-        let nic = NicConfig {
-            info: Arc::new(infos[0].clone()),
-            port: Port::new(Nic {
-                end: nic_end,
+        let port = |end| {
+            Port::new(Nic {
+                end,
                 told: Arc::clone(&told),
-            }),
-            polled: false,
-            engine: EngineConfig {
-                max_qps: 64,
-                max_mrs: 64,
-                window: 256,
-                ack_policy: AckPolicy::PerMessage,
-                retransmission: Retransmission::Spec,
-                owner: 0,
-                owner_bits: 0,
-                seed: 1,
-                congestion: CongestionConfig::default(),
-            },
+            })
         };
-        // SAFETY: a new descriptor that becomes ours.
-        let eventfd = unsafe {
-            use std::os::fd::{FromRawFd, OwnedFd};
-            OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK))
-        };
-        let wake = Arc::new(LcoreWake {
-            sleeping: AtomicU32::new(0),
-            eventfd,
-        });
-        let helpers = HelperCpus {
-            cpus: Arc::new([]),
-            shared: true,
-        };
-        let mailbox = Arc::new(Mailbox::new(Arc::clone(&wake), helpers));
-        let lcore_config = LcoreConfig {
-            cpu: None,
-            helper_cpus: Arc::new([]),
-            cpus: 1,
-            idle: IdlePolicy::Spin,
-            requests_per_poll: 64,
-        };
-        let (boxes, buffers) = (Arc::clone(&mailbox), Arc::clone(&pool));
-        let mut lcore = Lcore::new(lcore_config, vec![nic], buffers, boxes, wake).unwrap();
-        lcore.set_pause(0, settings);
+        let prepare = |lcore: &mut Lcore| lcore.set_pause(0, settings);
         // The loop's time is the test's.
-        let mut poll = || {
+        let poll = |lcore: &mut Lcore| {
             lcore.poll(Nanos(1000), &mut NoProbe);
         };
-        let mut program = Producer::open(mailbox, 1, 0, 7, &mut poll).unwrap();
-        let qp = program.create_qp(7, &mut poll).unwrap();
-        program
-            .connect(&qp, &infos[0], &infos[1], 0x77, Mtu::M1024, &mut poll)
-            .unwrap();
+        let nic = OneNic::new(link_packets, port, 7, prepare, poll);
+        let OneNic {
+            lcore,
+            wire,
+            pool,
+            program,
+            qp,
+            ..
+        } = nic;
         World {
             lcore,
             wire,

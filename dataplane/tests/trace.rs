@@ -2,9 +2,11 @@
 //! one lcore and a fabric link, with real bytes) and through the simulator (no bytes, no clock), and the packets that come out of
 //! each NIC are the same, field by field.
 
-use std::io::{self, Write};
+#[path = "support/shared_bytes.rs"]
+mod shared_bytes;
+
+use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use pcap_file::pcapng::{Block, PcapNgReader};
@@ -25,6 +27,7 @@ use roceline_engine::fabric::impair::{Action, Class, Matcher, Range, Rule, RuleI
 use roceline_engine::verbs::{Mtu, QpId, Sge, WrOpcode};
 use roceline_engine::wire::{ExtHeaders, HeaderSet, Opcode, Psn, parse};
 use roceline_engine::{AckPolicy, Nanos};
+use shared_bytes::SharedBytes;
 
 const MTU: Mtu = Mtu::M1024;
 /// 268 ms: no thread is kept from its processor for so long.
@@ -284,20 +287,6 @@ impl Real {
     }
 }
 
-/// A file that is looked at afterwards.
-#[derive(Clone, Default)]
-struct Memory(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Memory {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().expect("nobody panics").write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 /// The simulator: messages that are posted at once leave before the first answer is there, as in a burst of the poll loop.
 fn simulated(step: &Step) -> Trace {
     let mut sim = Sim::new();
@@ -313,7 +302,7 @@ fn simulated(step: &Step) -> Trace {
     };
     sim.join(nodes[0], nodes[1], &link);
     let files = nodes.map(|node| {
-        let file = Memory::default();
+        let file = SharedBytes::default();
         sim.record(node, Box::new(file.clone()), 65_535)
             .expect("memory");
         file
@@ -338,7 +327,7 @@ fn simulated(step: &Step) -> Trace {
     assert!(sim.run(|sim| sim.flow(flow).finished.is_some()));
     sim.finish_records().expect("memory");
     let sent = |node: usize| {
-        let file = files[node].0.lock().expect("nobody panics").clone();
+        let file = files[node].now();
         let QpId(qpn) = qps[1 - node];
         let gid = sim.node(nodes[node]).gid();
         frames(&file)

@@ -8,6 +8,9 @@
 mod support;
 
 #[cfg(feature = "plots")]
+#[path = "../figure/mod.rs"]
+mod figure;
+#[cfg(feature = "plots")]
 mod plot;
 
 use std::io::{IsTerminal, Write};

@@ -5,36 +5,25 @@ use std::path::Path;
 use plotters::coord::Shift;
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
-use plotters::style::{FontStyle, register_font};
+use roceline::palette::COLORS;
 
-use super::Run;
 use super::support::incast::Window;
+use super::{Run, figure};
 
 const SIZE: (u32, u32) = (1100, 760);
-/// Four of Okabe and Ito's colours, which the colour-blind tell apart.
-const COLORS: [RGBColor; 4] = [
-    RGBColor(213, 94, 0),
-    RGBColor(0, 158, 115),
-    RGBColor(0, 114, 178),
-    RGBColor(204, 121, 167),
-];
-/// Where distributions keep a font with a free licence.
-const FONTS: [&str; 3] = [
-    "/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf",
-    "/usr/share/fonts/dejavu-sans-fonts/DejaVuSans.ttf",
-    "/usr/share/fonts/TTF/DejaVuSans.ttf",
-];
 /// Looks that one point of a curve spans.
 const SPAN: usize = 3;
 
 type Drawn<B> = Result<(), DrawingAreaErrorKind<<B as DrawingBackend>::ErrorType>>;
 
+fn color(index: usize) -> RGBColor {
+    let (r, g, b) = COLORS[index % COLORS.len()];
+    RGBColor(r, g, b)
+}
+
 /// Writes `path` with `.svg` and with `.png`.
 pub fn draw(path: &Path, runs: &[Run; 2]) -> Result<(), String> {
-    let font = FONTS.iter().find_map(|font| std::fs::read(font).ok());
-    let font = font.ok_or("no font to draw with (Debian: apt-get install fonts-dejavu-core)")?;
-    let font = Box::leak(font.into_boxed_slice());
-    register_font("sans-serif", FontStyle::Normal, font).map_err(|_| "the font is broken")?;
+    figure::take_font()?;
     let (svg, png) = (path.with_extension("svg"), path.with_extension("png"));
     on(SVGBackend::new(&svg, SIZE).into_drawing_area(), runs)?;
     on(BitMapBackend::new(&png, SIZE).into_drawing_area(), runs)?;
@@ -105,7 +94,7 @@ fn rates<B: DrawingBackend>(
         .light_line_style(WHITE)
         .draw()?;
     for sender in 0..run.setup.senders {
-        let color = COLORS[sender % COLORS.len()];
+        let color = color(sender);
         let points = windows(run).into_iter();
         let points = points.map(|(at, w)| (at, w.rates[sender] / 1e6));
         chart
@@ -137,8 +126,8 @@ fn depths<B: DrawingBackend>(
         .light_line_style(WHITE)
         .draw()?;
     for (share, color, label) in [
-        (0.99, COLORS[0], "99th percentile"),
-        (0.5, COLORS[2], "median"),
+        (0.99, color(0), "99th percentile"),
+        (0.5, color(1), "median"),
     ] {
         let points = windows(run).into_iter();
         let points = points.map(|(at, w)| (at, w.depth(share) as f64 / 1e3));

@@ -6,6 +6,9 @@
 //! the packets.
 
 #[cfg(feature = "plots")]
+#[path = "../figure/mod.rs"]
+mod figure;
+#[cfg(feature = "plots")]
 mod plot;
 mod real;
 

@@ -3,34 +3,17 @@
 use std::path::Path;
 
 use plotters::prelude::*;
-use plotters::style::{FontStyle, register_font};
+use roceline::palette::COLORS;
 
-use super::Curve;
+use super::{Curve, figure};
 
 const SIZE: (u32, u32) = (900, 560);
 /// Losses that the axis spans.
 const SPAN: std::ops::Range<f64> = 1e-6..6e-2;
-/// Four of Okabe and Ito's colours, which the colour-blind tell apart.
-const COLORS: [(u8, u8, u8); 4] = [(213, 94, 0), (0, 158, 115), (0, 114, 178), (204, 121, 167)];
-/// Where distributions keep a font with a free licence.
-const FONTS: [&str; 3] = [
-    "/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf",
-    "/usr/share/fonts/dejavu-sans-fonts/DejaVuSans.ttf",
-    "/usr/share/fonts/TTF/DejaVuSans.ttf",
-];
 
 /// Draws the expectation as a line and each curve as points on a line of its own.
 pub fn draw(path: &Path, expected: &dyn Fn(f64) -> f64, curves: &[Curve]) -> Result<(), String> {
-    let font = FONTS
-        .iter()
-        .find_map(|font| std::fs::read(font).ok())
-        .ok_or("no font to draw with (Debian: apt-get install fonts-dejavu-core)")?;
-    register_font(
-        "sans-serif",
-        FontStyle::Normal,
-        Box::leak(font.into_boxed_slice()),
-    )
-    .map_err(|_| "the font is broken")?;
+    figure::take_font()?;
     let (svg, png) = (path.with_extension("svg"), path.with_extension("png"));
     on(
         SVGBackend::new(&svg, SIZE).into_drawing_area(),

@@ -1,8 +1,7 @@
 //! Recordings.
 
-use std::io::{self, Write};
+use std::io;
 use std::process::Command;
-use std::sync::{Arc, Mutex};
 
 use pcap_file::pcapng::{Block, PcapNgReader};
 use roceline_engine::Nanos;
@@ -12,19 +11,10 @@ use roceline_engine::wire::{icrc, parse};
 use super::super::topology::Fabric;
 use super::super::*;
 
-/// A file that is looked at afterwards.
-#[derive(Clone, Default)]
-struct Memory(Arc<Mutex<Vec<u8>>>);
+#[path = "../../../tests/support/shared_bytes.rs"]
+mod shared_bytes;
 
-impl Write for Memory {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().expect("nobody panics").write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
+use shared_bytes::SharedBytes;
 
 fn incast() -> Sim {
     let fabric = Fabric {
@@ -45,7 +35,7 @@ fn incast() -> Sim {
 #[test]
 fn a_recording_of_a_link_is_what_passed_there() {
     let mut sim = incast();
-    let [whole, cut] = [0; 2].map(|_| Memory::default());
+    let [whole, cut] = [0; 2].map(|_| SharedBytes::default());
     sim.record(1, Box::new(whole.clone()), 65_535)
         .expect("memory");
     sim.record((0, 0), Box::new(cut.clone()), 96)
@@ -53,7 +43,7 @@ fn a_recording_of_a_link_is_what_passed_there() {
     sim.run_until(Nanos::from_micros(300));
     sim.finish_records().expect("memory");
     let sent = sim.link(1).sent;
-    let file = whole.0.lock().expect("nobody panics").clone();
+    let file = whole.now();
     let (mut out, mut packets, mut pauses, mut last) = (0, 0, 0, Nanos::ZERO);
     for_each(&file, |at, data, original| {
         assert_eq!(data.len() as u32, original);
@@ -73,7 +63,7 @@ fn a_recording_of_a_link_is_what_passed_there() {
     assert!((0..=1).contains(&(sent - out)), "{sent} {out}");
     assert!(packets > out && pauses > 0);
 
-    let file = cut.0.lock().expect("nobody panics").clone();
+    let file = cut.now();
     let mut longest = 0;
     for_each(&file, |_, data, original| {
         assert_eq!(data.len() as u32, original.min(96));
