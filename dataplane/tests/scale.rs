@@ -62,6 +62,27 @@ fn ten_thousand_queue_pairs_connect_and_pass_traffic() {
 }
 
 #[test]
+fn one_process_opens_a_device_more_often_than_most_need() {
+    let _alone = alone();
+    let daemon = Daemon::pair();
+    run(&daemon, "contexts", &["roce0", "600"], 2 * PATIENCE);
+    daemon.expect_empty();
+}
+
+/// 2 GiB with `ROCELINE_SCALE=full`.
+#[test]
+fn the_longest_message_arrives() {
+    let _alone = alone();
+    let daemon = Daemon::pair();
+    let mut arguments = vec!["roce0", "roce1"];
+    if env::var_os("ROCELINE_SCALE").is_none_or(|scale| scale != "full") {
+        arguments.push("67108865");
+    }
+    run(&daemon, "longest", &arguments, 4 * PATIENCE);
+    daemon.expect_empty();
+}
+
+#[test]
 fn sixty_four_processes_wait_for_events_at_once() {
     let _alone = alone();
     let daemon = Daemon::pair();

@@ -351,6 +351,17 @@ static void case_truncated(void)
 	enum ibv_wc_status status = peer(IBV_WR_RDMA_WRITE, mr, p + 5 * PAGE, PAGE);
 
 	check(status == IBV_WC_REM_OP_ERR, "WRITE beyond the end: %s", ibv_wc_status_str(status));
+	/* And whose memory it was is told, behind that the connection was there. */
+	struct ibv_async_event event;
+	bool told;
+
+	do {
+		check(ibv_get_async_event(ends[0].context, &event) == 0, "ibv_get_async_event: %s", strerror(errno));
+		told = event.event_type == IBV_EVENT_QP_FATAL;
+		check(event.element.qp == ends[0].qp && (told || event.event_type == IBV_EVENT_COMM_EST), "event %s",
+		      ibv_event_type_str(event.event_type));
+		ibv_ack_async_event(&event);
+	} while (!told);
 	must_deregister(mr);
 	close_pair(ends);
 	connect_pair(ends, patient);
@@ -576,6 +587,35 @@ static void case_full(void)
 }
 
 /* A pinned buffer must stay where it is: with a ring about, nothing is moved, neither away nor back. */
+/* A disk reads from and writes to registered memory past the page cache, by `O_DIRECT`, before and after a peer does. */
+static void case_direct(void)
+{
+	uint8_t *p = pages(4);
+	struct ibv_mr *mr = must_register(p, 4 * PAGE);
+	int fd = open(".", O_TMPFILE | O_RDWR | O_DIRECT, 0600);
+
+	if (fd < 0) {
+		printf("   (no O_DIRECT in this directory)\n");
+	} else {
+		for (uint32_t seed = 40; seed < 48; seed++) {
+			peer_writes(mr, p, 4 * PAGE, seed);
+			check(pwrite(fd, p, 4 * PAGE, 0) == 4 * PAGE, "pwrite: %s", strerror(errno));
+			set_memory(p, 4 * PAGE, seed + 100);
+			peer_reads(mr, p, 4 * PAGE, seed + 100);
+			check(pread(fd, p, 4 * PAGE, 0) == 4 * PAGE, "pread: %s", strerror(errno));
+			check_memory(p, 4 * PAGE, seed, "read from the disk");
+			peer_reads(mr, p, 4 * PAGE, seed);
+			/* The next time beside a new registration. */
+			must_deregister(mr);
+			check_memory(p, 4 * PAGE, seed, "no longer registered");
+			mr = must_register(p, 4 * PAGE);
+		}
+		close(fd);
+	}
+	must_deregister(mr);
+	munmap(p, 4 * PAGE);
+}
+
 static void case_ring(void)
 {
 	uint8_t *p = pages(4);
@@ -808,7 +848,7 @@ static const struct test tests[] = {
 	{ "advice", case_advice, false }, { "unmapped", case_unmapped, false }, { "moved", case_moved, false },
 	{ "protection", case_protection, false }, { "stack", case_stack, false }, { "program", case_program, false },
 	{ "objects", case_objects, false }, { "mixed", case_mixed, false }, { "truncated", case_truncated, false },
-	{ "fork", case_fork, false }, { "exec", case_exec, false }, { "thread", case_thread, false }, { "renewed", case_renewed, false }, { "ring", case_ring, false },
+	{ "fork", case_fork, false }, { "exec", case_exec, false }, { "thread", case_thread, false }, { "renewed", case_renewed, false }, { "ring", case_ring, false }, { "direct", case_direct, false },
 	{ "huge", case_huge, false }, { "untouched", case_untouched, false },
 	{ "blocked", case_blocked, false },
 	{ "room", case_room, false }, { "scattered", case_scattered, false },
