@@ -301,6 +301,31 @@ fn small_limits_are_enough() {
     bench.daemon.expect_empty();
 }
 
+/// What does not fit any more is reached through the kernel, or refused, and the daemon lives on.
+#[test]
+fn the_address_space_may_be_limited() {
+    let _alone = alone();
+    let mut bench = Bench::new(Installed::new(), &[], &[]);
+    let dir = bench.installed.dir().to_path_buf();
+    let probe = compile(&dir, "room_probe", &["room_probe.c"]);
+    let worker = bench.daemon.worker().to_string();
+    for mib in ["150", "20"] {
+        let arguments = ["roce0", &worker, mib];
+        let mut command = bench.command(&probe, &arguments);
+        let ended = Process::start(bench.daemon.dir(), "room", &mut command).finish(PATIENCE);
+        // With less than the reserve nothing more is made; with more some is.
+        let log = bench.daemon.log();
+        let said = match mib {
+            "150" => ended.ok() && !ended.stdout.contains(", 0 refused"),
+            _ => ended.failed() && ended.stdout.is_empty(),
+        };
+        assert!(said, "{mib}: {}{log}", ended.report());
+        assert!(log.contains("ulimit -v"), "{log}");
+        assert_eq!(bench.daemon.worker().to_string(), worker, "{log}");
+        bench.daemon.expect_empty();
+    }
+}
+
 /// Memory objects count as files: a soft limit of their size is raised, and what is beyond the hard one is an error and does not
 /// end the daemon.
 #[test]

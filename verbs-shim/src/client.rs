@@ -70,8 +70,12 @@ pub fn exchange(
         kind: kind as u32,
         len: len as u32,
     };
-    send(socket, &header, payload, fd)?;
-    receive(socket, into)
+    let sent = send(socket, &header, payload, fd);
+    // A daemon that takes no more connections says so and ends this one: the request finds nobody, and the answer is there.
+    match sent {
+        Err(broken) if !matches!(sys::errno(), libc::EPIPE | libc::ECONNRESET) => Err(broken),
+        _ => receive(socket, into),
+    }
 }
 
 fn send(
@@ -124,7 +128,12 @@ fn receive(socket: c_int, into: &mut [u8]) -> Result<Reply, Broken> {
     message.msg_control = control.0.as_mut_ptr().cast();
     message.msg_controllen = size_of::<Control>();
     // SAFETY: the message points to live buffers.
-    let n = unsafe { sys::recvmsg(socket, &mut message) };
+    let mut n = unsafe { sys::recvmsg(socket, &mut message) };
+    if n < 0 && sys::errno() == libc::ECONNRESET {
+        // Said once, before what came: the other end ended without having read all of ours.
+        // SAFETY: as above; a failed call leaves the message as it is.
+        n = unsafe { sys::recvmsg(socket, &mut message) };
+    }
     let mut reply = Reply {
         header,
         len: 0,

@@ -111,8 +111,7 @@ fn connect_and_open(n: u32) -> Result<c_int, c_int> {
         client::exchange(socket.0, kind, payload, Some(mem.0), &mut answer).map_err(|e| {
             match e {
                 client::Broken::Gone => say(format_args!(
-                    "the daemon ended the connection instead of opening uverbs{n}: it stops, or this program or user has as \
-                     many connections as it may have; its log says which"
+                    "the daemon ended the connection instead of opening uverbs{n}: it stops, or was stopped"
                 )),
                 _ => say(format_args!(
                     "the daemon did not answer the open of uverbs{n}: {e:?}"

@@ -23,6 +23,7 @@ use crate::capture::request::{
 use crate::fabric::plan::PortName;
 use crate::lcore::message::{Command, Reply};
 use crate::lcore::tap::{Clock, Store, Tap, TapId, TapState};
+use crate::memory::room;
 
 /// Longest wait for records or a failure before an empty answer. Bounds how long an interrupted command line waits.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -52,6 +53,22 @@ struct Part {
     drainer: Option<Drainer>,
     /// The tap, once it was taken out.
     removed: Option<Box<Tap>>,
+}
+
+impl Part {
+    /// Takes the tap out, if it is still in.
+    fn remove(&mut self, shared: &Shared) -> Result<(), CommandError> {
+        if self.removed.is_some() {
+            return Ok(());
+        }
+        match shared.ask_lcore(self.lcore, Command::RemoveTap(self.id))? {
+            Reply::Tap(tap) => {
+                self.removed = Some(tap);
+                Ok(())
+            }
+            other => Err(CommandError::BadAnswer("RemoveTap", format!("{other:?}"))),
+        }
+    }
 }
 
 /// Serves a request. `session` is the connection's capture, if it has one.
@@ -108,6 +125,14 @@ impl Session {
                 MAX_MEMORY >> 20
             )));
         }
+        // Of each lcore concerned; the room is the daemon's, whose end a failed allocation would be.
+        let lcores = shared.lcores.count();
+        room::check(memory.saturating_mul(lcores.into())).map_err(|source| {
+            CommandError::System {
+                what: "memory for the packets of a capture",
+                source,
+            }
+        })?;
         let filter = || {
             Filter::new(&start.filter, places(shared))
                 .map_err(|error| CommandError::Capture(error.to_string()))
@@ -152,6 +177,8 @@ impl Session {
                     removed: None,
                 }),
                 Err(error) => {
+                    // It may still be put in, by an lcore that was late.
+                    shared.take_back(lcore, &error, Command::RemoveTap(id));
                     session.close(shared);
                     return Err(error);
                 }
@@ -210,15 +237,7 @@ impl Session {
     /// Takes the taps out; what they recorded stays to be read.
     fn stop(&mut self, shared: &Shared) -> Result<Stopped, CommandError> {
         for part in &mut self.parts {
-            if part.removed.is_none() {
-                let command = Command::RemoveTap(part.id);
-                match shared.ask_lcore(part.lcore, command)? {
-                    Reply::Tap(tap) => part.removed = Some(tap),
-                    other => {
-                        return Err(CommandError::BadAnswer("RemoveTap", format!("{other:?}")));
-                    }
-                }
-            }
+            part.remove(shared)?;
         }
         let counts = self.interfaces.iter().map(|interface| {
             let mut sum = Counts::default();
@@ -238,8 +257,11 @@ impl Session {
 
     /// The end of the session.
     pub fn close(mut self, shared: &Shared) {
-        if let Err(error) = self.stop(shared) {
-            tracing::warn!(%error, "a capture's tap was not taken out");
+        for part in &mut self.parts {
+            // One that fails is not to keep the others in their places.
+            if let Err(error) = part.remove(shared) {
+                tracing::warn!(lcore = part.lcore, %error, "a capture's tap was not taken out");
+            }
         }
     }
 }

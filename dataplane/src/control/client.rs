@@ -102,7 +102,7 @@ impl Client {
         }
     }
 
-    fn of(socket: OwnedFd) -> Client {
+    pub(super) fn of(socket: OwnedFd) -> Client {
         Client {
             socket,
             ending: AtomicBool::new(false),
@@ -169,8 +169,14 @@ impl Client {
             kind: kind as u32,
             len: question.len() as u32,
         };
-        seqpacket::send(self.socket.as_fd(), &[header.as_bytes(), question], &[]).map_err(ended)?;
-        self.receive()
+        let parts = [header.as_bytes(), question];
+        match seqpacket::send(self.socket.as_fd(), &parts, &[]) {
+            // One that takes no more connections has said so before it ended this one.
+            Err(error) if !matches!(error.raw_os_error(), Some(libc::EPIPE | libc::ECONNRESET)) => {
+                Err(ended(error))
+            }
+            _ => self.receive(),
+        }
     }
 
     fn receive(&self) -> Result<Vec<u8>, ClientError> {

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::ask::Step;
 use super::error::CommandError;
 use super::seqpacket::Peer;
 use super::server::Shared;
@@ -179,9 +180,18 @@ fn change(
             .map_err(|error| CommandError::Rule(format!("{}: {}", nic.name, explained(&error))))?;
         wanted.push(settings);
     }
-    all_or_none(held.len(), |at, changed| {
-        let (nic, state) = &held[at];
-        tell(shared, nic, if changed { &wanted[at] } else { &state.now })
+    let changes = held.iter().zip(&wanted).map(|((nic, state), wanted)| {
+        let index = nic.index;
+        (index, (index, state.now, *wanted))
+    });
+    shared.change(&shared.parts(changes), |&(nic, before, wanted), step| {
+        Command::SetCongestion {
+            nic,
+            settings: Box::new(match step {
+                Step::Make => wanted,
+                Step::TakeBack => before,
+            }),
+        }
     })?;
     let tree = Tree::path(&shared.config.socket);
     for ((nic, state), settings) in held.iter_mut().zip(wanted) {
@@ -195,36 +205,6 @@ fn change(
         }
         state.now = settings;
     }
-    Ok(())
-}
-
-/// Tells each of `count` NICs of its change, by `tell(which, true)`. If one does not take it, it and those before are told what was
-/// so far, by `tell(which, false)`: of the lcores of the one that failed, some may have the change.
-fn all_or_none(
-    count: usize,
-    mut tell: impl FnMut(usize, bool) -> Result<(), CommandError>,
-) -> Result<(), CommandError> {
-    for at in 0..count {
-        let Err(error) = tell(at, true) else {
-            continue;
-        };
-        for told in 0..=at {
-            // One that does not answer is not to keep the others from being told.
-            if let Err(error) = tell(told, false) {
-                tracing::warn!(%error, "congestion control: a change that failed could not be taken back everywhere; set it anew");
-            }
-        }
-        return Err(error);
-    }
-    Ok(())
-}
-
-fn tell(shared: &Shared, nic: &NicInfo, settings: &Settings) -> Result<(), CommandError> {
-    let command = || Command::SetCongestion {
-        nic: nic.index,
-        settings: Box::new(*settings),
-    };
-    shared.ask_nic(nic.index, command)?;
     Ok(())
 }
 

@@ -23,7 +23,7 @@ use super::region_memory::RegionMemory;
 use super::seqpacket::Peer;
 use super::server::Shared;
 use crate::lcore::message::{Command, ContextId, EventPipe, NewContext, Reply};
-use crate::memory::ContextFile;
+use crate::memory::{ContextFile, room};
 use crate::nic::NicInfo;
 use crate::supervisor::Keeper;
 
@@ -334,6 +334,12 @@ impl Context {
     pub fn call(&self, command: Command) -> Result<Reply, CommandError> {
         // Those that are answered when memory operations have ended may take as long as the program's memory does.
         let waits = matches!(command, Command::Close | Command::DeregMr { .. });
+        if command.makes_something() {
+            room::check(room::OBJECT).map_err(|source| CommandError::System {
+                what: "memory for it",
+                source,
+            })?;
+        }
         let _turn = (!waits).then(|| self.account.turn());
         self.shared.ask_owner(self.id, command)
     }

@@ -231,7 +231,7 @@ impl CommandError {
             Denied { .. } => libc::EACCES,
             NotOperator { .. } | PrivilegedQkey(_) => libc::EPERM,
             FileSize { .. } => libc::EFBIG,
-            System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+            System { source, .. } => crate::memory::room::errno(source),
         }
     }
 

@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use roceline_engine::fabric::impair::MAX_RULES;
 use serde::{Deserialize, Serialize};
 
+use super::ask::Step;
 use super::error::CommandError;
 use super::server::Shared;
 use crate::impair::{Names, Place, Spec, SpecError};
@@ -107,16 +108,6 @@ impl From<SpecError> for CommandError {
     }
 }
 
-/// Sends a message about rules at a NIC to the lcores that serve it. Each has rules of its own for its packets.
-fn tell(
-    shared: &Shared,
-    nic: u32,
-    mut command: impl FnMut() -> ImpairCommand,
-) -> Result<(), CommandError> {
-    shared.ask_nic(nic, || Command::Impair(command()))?;
-    Ok(())
-}
-
 impl Impairments {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -140,17 +131,15 @@ impl Impairments {
                 )));
             }
         }
-        for (done, &place) in places.iter().enumerate() {
-            let add = || ImpairCommand::Add {
-                place,
-                rule: Box::new(rule.clone()),
-            };
-            if let Err(error) = tell(shared, place.nic, add) {
-                // Of several lcores some may have it; to take it from one that has not is no error.
-                remove(shared, id, &places[..=done])?;
-                return Err(error);
-            }
-        }
+        shared.change(&parts(shared, &places), |&place, step| {
+            Command::Impair(match step {
+                Step::Make => ImpairCommand::Add {
+                    place,
+                    rule: Box::new(rule.clone()),
+                },
+                Step::TakeBack => ImpairCommand::Remove { place, id },
+            })
+        })?;
         let name = rule.name;
         tracing::info!(id, name, rule = %spec, "impairment added");
         state.last_id = id;
@@ -279,11 +268,21 @@ impl State {
     }
 }
 
+/// The lcores that serve the NICs of these places. Each has rules of its own for its packets.
+fn parts(shared: &Shared, places: &[Place]) -> Vec<(u32, Place)> {
+    shared.parts(places.iter().map(|&place| (place.nic, place)))
+}
+
+/// Takes a rule from its places: from all that answer, whoever does not. To take it from one that has not got it is no error, so
+/// this can be done again.
 fn remove(shared: &Shared, id: u32, places: &[Place]) -> Result<(), CommandError> {
-    for &place in places {
-        tell(shared, place.nic, || ImpairCommand::Remove { place, id })?;
+    let mut removed = Ok(());
+    for (lcore, place) in parts(shared, places) {
+        let remove = ImpairCommand::Remove { place, id };
+        let told = shared.ask_lcore(lcore, Command::Impair(remove));
+        removed = removed.and(told.map(drop));
     }
-    Ok(())
+    removed
 }
 
 /// What all lcores report, by place.

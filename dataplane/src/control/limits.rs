@@ -90,7 +90,7 @@ impl Default for DeviceLimits {
             max_mappings: 1 << 13,
             all_mrs: 1 << 20,
             max_connections: 4096,
-            max_connections_per_process: 512,
+            max_connections_per_process: 2048,
         }
     }
 }

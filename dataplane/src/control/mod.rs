@@ -13,6 +13,7 @@
 //!                        └─ Query ──────> query: NicInfo and Snapshot as JSON
 //! ```
 
+mod ask;
 mod bound_socket;
 mod capture;
 pub mod client;

@@ -203,7 +203,7 @@ pub fn send(socket: BorrowedFd<'_>, parts: &[&[u8]], fds: &[BorrowedFd<'_>]) -> 
     }
 }
 
-/// Receives one packet into `buffer`; `None` when the other end is gone. A packet larger than the buffer or
+/// Receives one packet into `buffer`; `None` when the other end is gone, and all that it had sent was received. A packet larger than the buffer or
 /// with more than [`MAX_FDS`] descriptors is an error.
 pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Option<Packet>> {
     let mut control = Control([0; CONTROL_BYTES]);
@@ -213,6 +213,7 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Option<P
     };
     // SAFETY: msghdr is valid when all zero.
     let mut message: libc::msghdr = unsafe { zeroed() };
+    let mut reset = false;
     let n = loop {
         message.msg_iov = &mut iov;
         message.msg_iovlen = 1;
@@ -226,6 +227,8 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Option<P
         let error = io::Error::last_os_error();
         match error.kind() {
             io::ErrorKind::Interrupted => {}
+            // Said once, before what the other end had sent: it ended without having read all of ours.
+            io::ErrorKind::ConnectionReset if !std::mem::replace(&mut reset, true) => {}
             io::ErrorKind::ConnectionReset => return Ok(None),
             _ => return Err(error),
         }

@@ -5,25 +5,22 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::bound_socket::{BoundSocket, raise_limits};
-use super::error::{CommandError, ControlError};
+use super::error::ControlError;
 use super::impair::Impairments;
 use super::limits::DeviceLimits;
 use super::quota::{Accounts, Machine, Turns};
 use super::refused_qps::RefusedQps;
 use super::seqpacket::{self, Peer};
 use super::written::Written;
-use super::{ControlConfig, LcorePort, SendError, session};
-use crate::lcore::message::{Command, ContextId, Reply, Request};
+use super::{ControlConfig, LcorePort, ask, session};
+use crate::lcore::message::ContextId;
+use crate::memory::room;
 
-/// An lcore answers between two bursts, or when the last memory operation of an object has ended. This long
-/// means that something is wrong with it.
-const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a shutdown waits for sessions to close their contexts.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// How much of that captures have to fetch what was recorded.
@@ -43,6 +40,10 @@ pub struct Shared {
     pub config: ControlConfig,
     /// The way to the lcores.
     pub lcores: Arc<dyn LcorePort>,
+    /// How long one of them may take to answer.
+    pub reply_timeout: Duration,
+    /// Held while a link is taken down or up: what it was before, and what it is to be, belong together.
+    pub link_orders: Mutex<()>,
     /// The rules that are in force.
     pub impairments: Impairments,
     /// Queue pairs that could not be connected.
@@ -107,6 +108,37 @@ impl Lines {
     }
 }
 
+/// Why a connection gets no session.
+#[allow(missing_docs)]
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    #[error("the daemon is stopping")]
+    Stopping,
+    #[error("there are {0} connections to this daemon, which is the most: each open device is one")]
+    Daemon(usize),
+    #[error(
+        "user {0} has {1} connections to this daemon, which is the most for one user: each open device is one"
+    )]
+    User(u32, usize),
+    #[error(
+        "this process has {0} connections to the daemon, which is the most for one: each open device is one"
+    )]
+    Process(usize),
+    #[error("no thread for it could be started: {0}")]
+    Thread(io::Error),
+}
+
+impl Refusal {
+    /// What the open of a device fails with.
+    fn errno(&self) -> i32 {
+        match self {
+            Refusal::Stopping => libc::EIO,
+            Refusal::Daemon(_) | Refusal::User(..) | Refusal::Process(_) => libc::ENOMEM,
+            Refusal::Thread(error) => room::errno(error),
+        }
+    }
+}
+
 struct Live {
     socket: Arc<OwnedFd>,
     pid: i32,
@@ -130,6 +162,8 @@ impl Shared {
             reported: config.quotas.report(config.limits),
             config,
             lcores,
+            reply_timeout: ask::REPLY_TIMEOUT,
+            link_orders: Mutex::new(()),
             impairments: Impairments::default(),
             refused_qps: RefusedQps::default(),
             // 0 is no context: queries use it.
@@ -156,56 +190,6 @@ impl Shared {
         is_master(uid) || self.config.operators.contains(&uid)
     }
 
-    /// Sends a command about a context to the lcore that owns it and waits for its answer.
-    pub fn ask_owner(&self, context: ContextId, command: Command) -> Result<Reply, CommandError> {
-        self.ask(context.lcore(), context, command)
-    }
-
-    /// Sends a command that needs no context to lcore `lcore` and waits for its answer.
-    pub fn ask_lcore(&self, lcore: u32, command: Command) -> Result<Reply, CommandError> {
-        self.ask(lcore, ContextId::NONE, command)
-    }
-
-    /// Sends a command about NIC `nic` to each lcore that serves it, one after the other; the answers, in this order.
-    /// The first error ends it.
-    pub fn ask_nic(
-        &self,
-        nic: u32,
-        mut command: impl FnMut() -> Command,
-    ) -> Result<Vec<Reply>, CommandError> {
-        let lcores = self.lcores.serving(nic).iter();
-        lcores
-            .map(|&lcore| self.ask_lcore(lcore, command()))
-            .collect()
-    }
-
-    fn ask(&self, lcore: u32, context: ContextId, command: Command) -> Result<Reply, CommandError> {
-        let name = name(&command);
-        let (reply, answer) = sync_channel(1);
-        self.lcores.send(
-            lcore,
-            Request {
-                context,
-                command,
-                reply,
-            },
-        )?;
-        match answer.recv_timeout(REPLY_TIMEOUT) {
-            Ok(Reply::Failed { errno, reason }) => Err(CommandError::Refused { errno, reason }),
-            Ok(reply) => Ok(reply),
-            Err(RecvTimeoutError::Timeout) => {
-                Err(CommandError::NoAnswer(name, REPLY_TIMEOUT.as_secs()))
-            }
-            // The lcore dropped the request: it has stopped.
-            Err(RecvTimeoutError::Disconnected) => Err(SendError.into()),
-        }
-    }
-
-    /// All lcores, by their numbers.
-    pub fn all_lcores(&self) -> std::ops::Range<u32> {
-        0..self.lcores.count()
-    }
-
     fn sessions(&self) -> MutexGuard<'_, Sessions> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -227,11 +211,11 @@ impl Shared {
         lines.take(Instant::now())
     }
 
-    fn enter(&self, socket: &Arc<OwnedFd>, Peer { pid, uid }: Peer) -> Result<u64, &'static str> {
+    fn enter(&self, socket: &Arc<OwnedFd>, Peer { pid, uid }: Peer) -> Result<u64, Refusal> {
         let limits = &self.config.limits;
         let mut sessions = self.sessions();
         if sessions.closing {
-            return Err("the daemon is stopping");
+            return Err(Refusal::Stopping);
         }
         let most = match is_master(uid) {
             true => limits.max_connections,
@@ -239,11 +223,12 @@ impl Shared {
             false => limits.max_connections.saturating_sub(RESERVED).max(1),
         };
         if sessions.live.len() >= most {
-            return Err("too many connections to this daemon");
+            return Err(Refusal::Daemon(most));
         }
         let of_user = sessions.live.values().filter(|live| live.uid == uid);
-        if !is_master(uid) && of_user.count() >= (most / 4 * 3).max(1) {
-            return Err("too many connections of one user");
+        let of_a_user = (most / 4 * 3).max(1);
+        if !is_master(uid) && of_user.count() >= of_a_user {
+            return Err(Refusal::User(uid, of_a_user));
         }
         let own = sessions.processes.entry(pid).or_default();
         // PID 0 stands for all processes of PID namespaces that we do not see.
@@ -252,7 +237,7 @@ impl Shared {
             _ => limits.max_connections_per_process,
         };
         if own.connections >= limit {
-            return Err("too many connections of one process");
+            return Err(Refusal::Process(limit));
         }
         own.connections += 1;
         let id = sessions.next;
@@ -330,51 +315,6 @@ fn is_master(uid: u32) -> bool {
     // SAFETY: a plain system call that cannot fail.
     let own = unsafe { libc::geteuid() };
     uid == 0 || uid == own
-}
-
-fn name(command: &Command) -> &'static str {
-    match command {
-        Command::Open(_) => "Open",
-        Command::Close => "Close",
-        Command::AllocPd => "AllocPd",
-        Command::DeallocPd { .. } => "DeallocPd",
-        Command::RegMr { .. } => "RegMr",
-        Command::DeregMr { .. } => "DeregMr",
-        Command::AllocMw { .. } => "AllocMw",
-        Command::DeallocMw { .. } => "DeallocMw",
-        Command::SetReach { .. } => "SetReach",
-        Command::AddChannel(_) => "AddChannel",
-        Command::RemoveChannel { .. } => "RemoveChannel",
-        Command::CreateCq { .. } => "CreateCq",
-        Command::ResizeCq { .. } => "ResizeCq",
-        Command::SetLink { .. } => "SetLink",
-        Command::SetCongestion { .. } => "SetCongestion",
-        Command::DestroyCq { .. } => "DestroyCq",
-        Command::CreateQp { .. } => "CreateQp",
-        Command::ModifyQp { .. } => "ModifyQp",
-        Command::QueryQp { .. } => "QueryQp",
-        Command::DestroyQp { .. } => "DestroyQp",
-        Command::CreateSrq { .. } => "CreateSrq",
-        Command::ModifySrq { .. } => "ModifySrq",
-        Command::QuerySrq { .. } => "QuerySrq",
-        Command::DestroySrq { .. } => "DestroySrq",
-        Command::CreateAh { .. } => "CreateAh",
-        Command::DestroyAh { .. } => "DestroyAh",
-        Command::AttachMcast { .. } => "AttachMcast",
-        Command::DetachMcast { .. } => "DetachMcast",
-        Command::Snapshot(_) => "Snapshot",
-        Command::Impair(_) => "Impair",
-        Command::Counters => "Counters",
-        Command::Usage { .. } => "Usage",
-        Command::Fabric => "Fabric",
-        Command::PostMortems => "PostMortems",
-        Command::AddTap(_) => "AddTap",
-        Command::RemoveTap(_) => "RemoveTap",
-        Command::Fatal => "Fatal",
-        Command::Inject { .. } => "Inject",
-        Command::Transmit { .. } => "Transmit",
-        Command::PeerMoved { .. } => "PeerMoved",
-    }
 }
 
 /// A listening control socket, which nobody serves yet.
@@ -561,11 +501,15 @@ fn welcome(shared: &Arc<Shared>, socket: OwnedFd) {
             return;
         }
     };
-    if let Err(error) = start_session(shared, socket, peer) {
+    if let Err(refusal) = start_session(shared, socket, peer) {
         if !shared.may_log(peer.uid) {
             return;
         }
-        tracing::warn!(pid = peer.pid, uid = peer.uid, error, "connection refused");
+        tracing::warn!(
+            pid = peer.pid,
+            uid = peer.uid,
+            "connection refused: {refusal}"
+        );
     }
 }
 
@@ -578,13 +522,19 @@ impl Drop for Leave {
     }
 }
 
-/// Starts a session's thread. Also used by tests, with one end of a socket pair.
-pub fn start_session(
-    shared: &Arc<Shared>,
-    socket: OwnedFd,
-    peer: Peer,
-) -> Result<(), &'static str> {
+/// Starts a session's thread, or tells the other end why not. Also used by tests, with one end of a socket pair.
+pub fn start_session(shared: &Arc<Shared>, socket: OwnedFd, peer: Peer) -> Result<(), Refusal> {
     let socket = Arc::new(socket);
+    let started = run_session(shared, &socket, peer);
+    if let Err(refusal) = &started {
+        session::turn_away(socket.as_fd(), refusal.errno(), &refusal.to_string());
+    }
+    started
+}
+
+fn run_session(shared: &Arc<Shared>, socket: &Arc<OwnedFd>, peer: Peer) -> Result<(), Refusal> {
+    room::check(room::THREAD).map_err(Refusal::Thread)?;
+    let socket = Arc::clone(socket);
     let id = shared.enter(&socket, peer)?;
     let leave = Leave(shared.clone(), id);
     let shared = shared.clone();
@@ -598,9 +548,7 @@ pub fn start_session(
             // Before `_leave` says that the session is over.
             drop(socket);
         });
-    started
-        .map(|_| ())
-        .map_err(|_| "no thread for it could be started")
+    started.map(|_| ()).map_err(Refusal::Thread)
 }
 
 #[cfg(test)]

@@ -337,6 +337,16 @@ impl Session<'_> {
     }
 }
 
+/// Says to the other end of a connection that there will be no session, and why.
+pub fn turn_away(socket: BorrowedFd<'_>, errno: i32, why: &str) {
+    let reply = ReplyHeader {
+        len: why.len() as u32,
+        ..header(errno)
+    };
+    // The first packet on a new connection finds room. One that is gone already need not know.
+    let _ = seqpacket::send(socket, &[reply.as_bytes(), why.as_bytes()], &[]);
+}
+
 fn header(error: i32) -> ReplyHeader {
     ReplyHeader {
         magic: MAGIC,

@@ -348,6 +348,26 @@ impl Command {
     pub fn only_counts(&self) -> bool {
         matches!(self, Command::Counters | Command::Usage { .. })
     }
+
+    /// Whether an object of a program's is made or becomes larger.
+    pub fn makes_something(&self) -> bool {
+        matches!(
+            self,
+            Command::Open(_)
+                | Command::AllocPd
+                | Command::RegMr { .. }
+                | Command::AllocMw { .. }
+                | Command::SetReach { .. }
+                | Command::AddChannel(_)
+                | Command::CreateCq { .. }
+                | Command::ResizeCq { .. }
+                | Command::CreateQp { .. }
+                | Command::CreateSrq { .. }
+                | Command::ModifySrq { .. }
+                | Command::CreateAh { .. }
+                | Command::AttachMcast { .. }
+        )
+    }
 }
 
 /// How many multicast groups a device has.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use roceline_abi::layout::FILE_BYTES;
 use roceline_abi::view::View;
 
-use super::pages;
+use super::{pages, room};
 
 /// The mapping of one context file.
 #[derive(Debug)]
@@ -58,6 +58,7 @@ impl ContextFile {
     }
 
     fn map(fd: OwnedFd) -> io::Result<ContextFile> {
+        let _turn = room::take(FILE_BYTES)?;
         // SAFETY: a new mapping at an address of the kernel's choice.
         let base = unsafe {
             libc::mmap(

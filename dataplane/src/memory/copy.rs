@@ -2,6 +2,13 @@
 //!
 //! A call of the C library's `memcpy` costs more than to move 64 bytes, and above 256 bytes it falls behind a plain loop of vector
 //! registers on the CPUs that we measured (`docs/performance.md`).
+//!
+//! The program writes to mapped memory whenever it likes, so there is never a reference to it, by which the compiler could take for
+//! granted that it stays as it is: only addresses and lengths, whose bytes are loaded by vector and integer loads. These are not volatile
+//! (a volatile load of a vector needs an aligned address), so the language promises nothing of *which* bytes they find while another
+//! process writes; that they are bytes, and those which are stored here, is all that is relied on. Nothing is decided by them where they lie:
+//! what is to be checked (work requests, indices) is copied by volatile loads first (`lcore/queue.rs`), and what is to be summed is summed
+//! as it was stored (`engine/src/wire/icrc`).
 
 use core::arch::x86_64::{
     __m128i, __m256i, _mm_loadu_si128, _mm_storeu_si128, _mm256_loadu_si256, _mm256_storeu_si256,

@@ -144,6 +144,7 @@ impl MemHelper {
             parked: CachePadded::new(AtomicBool::new(false)),
             lcore,
         });
+        super::room::check(super::room::THREAD)?;
         let mine = Arc::clone(&shared);
         let handle = thread::Builder::new()
             .name(format!("memory-{context}"))

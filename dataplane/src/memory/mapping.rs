@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence};
 
 use super::atomic::AtomicOp;
 use super::guard::{self, Guarded};
-use super::{copy, pages};
+use super::{copy, pages, room};
 
 const PAGE: u64 = 4096;
 /// `TMPFS_MAGIC` and `HUGETLBFS_MAGIC` of `statfs(2)`: memfds are files of these.
@@ -172,6 +172,10 @@ impl Mapping {
         let (Ok(length), true) = (usize::try_from(len), inside) else {
             return Err(MappingError::Range { offset, len, size });
         };
+        let turn = room::take(len).map_err(|source| MappingError::System {
+            what: "mapping a memory object",
+            source,
+        })?;
         // SAFETY: a new mapping at an address of the kernel's choice.
         let base = unsafe {
             libc::mmap(
@@ -186,6 +190,7 @@ impl Mapping {
         if base == libc::MAP_FAILED {
             return Err(system("mapping a memory object"));
         }
+        drop(turn);
         let base: NonNull<u8> =
             NonNull::new(base.cast()).expect("mmap never returns null without MAP_FIXED");
         let mut mapping = Mapping {

@@ -9,6 +9,7 @@ mod mapping;
 pub(crate) mod memfd;
 pub(crate) mod pages;
 mod reach;
+pub(crate) mod room;
 
 pub use atomic::{AtomicOp, ProgramLock};
 pub use context_file::ContextFile;
@@ -17,3 +18,5 @@ pub use reach::{Range, Reach, Window};
 
 #[cfg(test)]
 pub use mapping::tests;
+#[cfg(test)]
+mod written;

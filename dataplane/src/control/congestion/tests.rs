@@ -202,27 +202,3 @@ fn files_change_what_they_name() {
         );
     }
 }
-
-#[test]
-fn a_change_that_fails_is_taken_back_where_it_was_made() {
-    let mut told = Vec::new();
-    let failed = all_or_none(4, |at, changed| {
-        told.push((at, changed));
-        // Of the third one an lcore may have it; the first does not answer any more.
-        match (at, changed) {
-            (2, true) | (0, false) => Err(CommandError::NoContext),
-            _ => Ok(()),
-        }
-    });
-    assert!(failed.is_err());
-    let changes = [(0, true), (1, true), (2, true)];
-    assert_eq!(told[..3], changes);
-    assert_eq!(told[3..], [(0, false), (1, false), (2, false)]);
-    assert!(
-        all_or_none(4, |_, changed| {
-            assert!(changed);
-            Ok(())
-        })
-        .is_ok()
-    );
-}

@@ -1,11 +1,13 @@
 //! Answers made of what the lcores said.
 
 use std::collections::BTreeMap;
+use std::sync::PoisonError;
 
 use roceline_engine::wire::Gid;
 
 use super::asked::counted;
 use super::reply::*;
+use crate::control::ask::Step;
 use crate::control::counters::{NicCounters, of_qp};
 use crate::control::error::CommandError;
 use crate::control::limits;
@@ -104,8 +106,21 @@ pub(super) fn ports(shared: &Shared) -> Result<PortsReply, CommandError> {
 /// Takes a link down or up; how all ports are then.
 pub(super) fn link(shared: &Shared, device: String, up: bool) -> Result<PortsReply, CommandError> {
     let found = shared.config.nics.iter().find(|nic| nic.name == device);
-    let nic = found.ok_or(CommandError::Device(device))?.index;
-    shared.ask_nic(nic, || Command::SetLink { nic, up })?;
+    let nic = found.ok_or(CommandError::Device(device))?;
+    let alone = shared
+        .link_orders
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    let before = !nic.link.is_ordered_down();
+    let parts = shared.parts([(nic.index, nic.index)]);
+    shared.change(&parts, |&nic, step| Command::SetLink {
+        nic,
+        up: match step {
+            Step::Make => up,
+            Step::TakeBack => before,
+        },
+    })?;
+    drop(alone);
     ports(shared)
 }
 

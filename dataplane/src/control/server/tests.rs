@@ -5,7 +5,7 @@ use crate::control::query::{
     VersionReply,
 };
 use crate::control::testing::{FakeLcore, config};
-use crate::lcore::message::{LcoreSnapshot, MrSnapshot, NicSnapshot, QpSnapshot, Snapshot};
+use crate::lcore::message::{LcoreSnapshot, MrSnapshot, NicSnapshot, QpSnapshot, Reply, Snapshot};
 use roceline_abi::PROTOCOL_VERSION;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;

@@ -123,9 +123,39 @@ fn quotas_hold() {
     program.ok(&alloc_pd());
     assert_eq!(program.uverbs(&create_channel()).fds.len(), 1);
     assert_eq!(program.errno(&create_channel()), libc::ENOMEM);
-    let (_, socket) = crate::control::seqpacket::both_ends();
-    let peer = crate::control::testing::own_peer();
-    assert!(crate::control::server::start_session(&shared, socket, peer).is_err());
+}
+
+/// It is told, whether or not it asked before it hears of it.
+#[test]
+fn a_connection_too_many_hears_which_limit_it_met() {
+    use crate::control::query::Query;
+    use crate::control::seqpacket::{self, both_ends};
+    use crate::control::server::start_session;
+    use crate::control::{Client, ClientError};
+    let (lcore, _closed) = FakeLcore::new();
+    let mut config = config(PathBuf::from("unused"));
+    config.limits.max_connections_per_process = 1;
+    let shared = Arc::new(Shared::new(config, lcore));
+    let _program = Program::with_context(&shared, "roce0");
+    let refused = |early: bool| {
+        let (ours, theirs) = both_ends();
+        if early {
+            seqpacket::send(ours.as_fd(), &[b"a request"], &[]).unwrap();
+        }
+        let client = Client::of(ours);
+        let peer = crate::control::testing::own_peer();
+        assert!(start_session(&shared, theirs, peer).is_err());
+        client.query(&Query::Version).unwrap_err()
+    };
+    for early in [false, true] {
+        let error = refused(early);
+        let told = matches!(
+            &error,
+            ClientError::Refused { errno: libc::ENOMEM, text }
+                if text.contains("this process has 1 connections") && text.contains("open device")
+        );
+        assert!(told, "{error}");
+    }
 }
 
 #[test]
