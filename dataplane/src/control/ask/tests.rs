@@ -202,6 +202,7 @@ fn a_capture_that_one_lcore_does_not_take_leaves_no_tap() {
         let mut session = None;
         let start = Capture::Start(Start {
             nics: vec!["roce0".into()],
+            switches: Vec::new(),
             inbound: true,
             outbound: true,
             snaplen: 100,
