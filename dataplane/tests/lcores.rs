@@ -396,15 +396,13 @@ fn programs_of_one_nic_are_spread_over_its_lcores() {
         .roceline("link", &["link", "up", "roce1"])
         .expect_ok();
     programs(&daemon, "roce0", "roce1");
-    let refused = daemon.roceline(
-        "set",
-        &["congestion", "set", "--nic", "roce0", "pfc.mode=pfc"],
-    );
-    assert!(
-        !refused.ok() && refused.stderr.contains("no pauses"),
-        "{}",
-        refused.report()
-    );
+    // Its parts pause as one, tests/pfc.rs.
+    daemon
+        .roceline(
+            "set",
+            &["congestion", "set", "--nic", "roce0", "pfc.mode=pfc"],
+        )
+        .expect_ok();
     daemon.stop().expect_ok();
 }
 
