@@ -270,11 +270,14 @@ impl Real {
         }
         // The tap hands on what it has at the end of a turn, if what it handed on before was read.
         let mut records = Vec::new();
-        loop {
+        // Not each turn is a poll, which hands on.
+        let mut silent = 0;
+        while silent < 32 {
             poll();
-            if !self.heard.read(&mut records) {
-                break;
-            }
+            silent = match self.heard.read(&mut records) {
+                true => 0,
+                false => silent + 1,
+            };
         }
         let mut trace = Trace::default();
         let mut rest = &records[..];
