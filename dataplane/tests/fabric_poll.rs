@@ -224,10 +224,17 @@ fn a_late_poll_changes_no_rate_and_no_order(pool: &Arc<Mempool>) {
 
 /// Lets everything arrive.
 fn drain(mut world: World) {
-    for _ in 0..400 {
+    for _ in 0..20_000 {
         world.pass(Nanos(1_000_000));
+        let mut came = false;
         for nic in 0..world.nics.len() {
-            while world.receive(nic).is_some() {}
+            while world.receive(nic).is_some() {
+                came = true;
+            }
+        }
+        // The slowest link takes 3.4 ms for a frame.
+        if !came && world.fabric.next_deadline().is_none() {
+            break;
         }
     }
     assert_eq!(world.queue("roce0").depth, 0);
@@ -683,22 +690,24 @@ fn what_waits_for_room_is_no_work(pool: &Arc<Mempool>) {
         world.pass(Nanos(1_000));
     }
     assert!(world.queue("roce0").depth > 0);
-    let mut idle = 0;
+    let (mut idle, mut busy) = (0, 0);
     for _ in 0..200 {
         let now = world.now;
         let next = world.fabric.next_deadline().expect("something waits");
         assert!(next >= now, "{next:?} is before {now:?}");
         if next > now + Nanos(2_000) {
-            // Long before that.
+            // Long before that. Room that came is filled at one such look.
             world.now = now + Nanos(1_000);
-            assert_eq!(world.fabric.poll(world.now, &mut world.taps), 0);
-            idle += 1;
+            match world.fabric.poll(world.now, &mut world.taps) {
+                0 => idle += 1,
+                _ => busy += 1,
+            }
         }
         world.now = next;
         world.fabric.poll(world.now, &mut world.taps);
         world.take(0);
         world.take(1);
     }
-    assert!(idle > 50, "{idle}");
+    assert!(idle > 50 && busy < 10, "{idle} {busy}");
     drain(world);
 }
