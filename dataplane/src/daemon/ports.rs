@@ -49,11 +49,14 @@ pub(super) fn eal_config(config: &Config) -> EalConfig {
     }
 }
 
-/// The switches of a configuration, by lcore, and the ends of links for NICs by NIC index.
-pub(super) fn fabrics(
-    config: &Config,
-    pools: &[Share],
-) -> Result<(BTreeMap<usize, Fabric>, BTreeMap<u32, FabricEnd>), DaemonError> {
+/// The switches of a configuration, by lcore.
+type Fabrics = BTreeMap<usize, Fabric>;
+
+/// The ends of links for NICs, by NIC index.
+type Ends = BTreeMap<u32, FabricEnd>;
+
+/// What there is of switches, and what NICs have of it.
+pub(super) fn fabrics(config: &Config, pools: &[Share]) -> Result<(Fabrics, Ends), DaemonError> {
     let plan = &config.fabric;
     let (mut fabrics, ends) = Fabric::split(plan, |lcore| Arc::clone(&pools[lcore].pool))?;
     for (n, station) in plan.stations.iter().enumerate() {

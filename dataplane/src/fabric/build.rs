@@ -176,8 +176,8 @@ impl Fabric {
         let mut builder = Builder::new(plan);
         let mut fabrics = BTreeMap::new();
         for lcore in plan.switches.iter().map(|switch| switch.lcore) {
-            if !fabrics.contains_key(&lcore) {
-                fabrics.insert(lcore, builder.fabric(lcore, pool(lcore))?);
+            if let Entry::Vacant(free) = fabrics.entry(lcore) {
+                free.insert(builder.fabric(lcore, pool(lcore))?);
             }
         }
         Ok((fabrics, builder.nic_ends()))

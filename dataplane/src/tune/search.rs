@@ -344,7 +344,7 @@ impl Random {
     }
 
     /// The next 64 bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -354,12 +354,12 @@ impl Random {
 
     /// From 0 to 1.
     pub fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+        (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 
     fn shuffle<T>(&mut self, all: &mut [T]) {
         for n in (1..all.len()).rev() {
-            all.swap(n, (self.next() % (n as u64 + 1)) as usize);
+            all.swap(n, (self.bits() % (n as u64 + 1)) as usize);
         }
     }
 }
