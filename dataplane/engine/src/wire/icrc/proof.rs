@@ -5,6 +5,7 @@
 use super::header::Family;
 use super::kernel::Kernel;
 use super::portable::PORTABLE;
+use super::sparse::CHUNK;
 use super::{BATCH, BEFORE_L3, Check, IcrcState, LEN, Seal, ethernet, pad_len};
 
 /// All lengths below this many bytes: several turns of each loop, and each rest.
@@ -17,10 +18,15 @@ const LONGER: [usize; 12] = [
 const PAYLOADS: [usize; 14] = [0, 1, 8, 15, 16, 31, 48, 64, 103, 256, 509, 512, 1024, 1101];
 /// Frames of a burst: some that go side by side, half as many, and some alone.
 const BURST: usize = BATCH + BATCH / 2 + 3;
+/// Payloads of another burst: of several chunks that are shortened ([`super::sparse`]) and the fewest bytes of which some are, the next one's beginning
+/// taken while one is summed; between them one that is not, and behind it a rest.
+const SHORTENED: [usize; 6] = [2048, 3000, 2 * CHUNK, 1024, 2079, 4096];
 /// Bytes between headers and payload, as extended headers are.
 const READY: [usize; 3] = [0, 16, 28];
 /// The longest frame of a burst, and where the next begins.
 const FRAME: usize = 1344;
+/// Of the one with payloads that are shortened.
+const LONG_FRAME: usize = 4288;
 /// What is around bytes that are written.
 const UNTOUCHED: u8 = 0xee;
 
@@ -39,7 +45,10 @@ fn bytes(len: usize) -> Vec<u8> {
 /// Whether `kernel` sums, copies, seals and verifies as the portable one does.
 pub(super) fn agrees(kernel: &Kernel) -> bool {
     let data = bytes(LONGER[LONGER.len() - 1] + 128);
-    pieces(kernel, &data) && finishes(kernel, &data) && bursts(kernel, &data)
+    pieces(kernel, &data)
+        && finishes(kernel, &data)
+        && bursts(kernel, &data)
+        && shortened(kernel, &data)
 }
 
 /// Pieces of all lengths, at all places in a cache line.
@@ -95,6 +104,13 @@ fn bursts(kernel: &Kernel, data: &[u8]) -> bool {
     })
 }
 
+/// A burst of long frames.
+fn shortened(kernel: &Kernel, data: &[u8]) -> bool {
+    let mut places = [(); 2].map(|()| vec![0; SHORTENED.len() * LONG_FRAME]);
+    let shapes = SHORTENED.map(|len| (Family::V4, READY[1], len));
+    burst(kernel, data, &mut places, &shapes)
+}
+
 /// A burst sealed by both, and verified with some of its frames damaged.
 fn burst(
     kernel: &Kernel,
@@ -106,10 +122,11 @@ fn burst(
         let header_len = ethernet::LEN - BEFORE_L3 + family.span() + ready;
         (header_len, header_len + len + pad_len(len) + LEN)
     };
+    let each = places[0].len() / shapes.len();
     for (place, kernel) in places.iter_mut().zip([kernel, &PORTABLE]) {
         place.fill(UNTOUCHED);
         let mut seals = Vec::with_capacity(shapes.len());
-        for (i, (place, shape)) in place.chunks_exact_mut(FRAME).zip(shapes).enumerate() {
+        for (i, (place, shape)) in place.chunks_exact_mut(each).zip(shapes).enumerate() {
             let (header_len, frame_len) = lengths(shape);
             place[..header_len].copy_from_slice(&data[i..][..header_len]);
             place[ethernet::LEN] = match shape.0 {
@@ -125,13 +142,13 @@ fn burst(
     if own != portable {
         return false;
     }
-    for (i, (place, shape)) in own.chunks_exact_mut(FRAME).zip(shapes).enumerate() {
+    for (i, (place, shape)) in own.chunks_exact_mut(each).zip(shapes).enumerate() {
         let (_, frame_len) = lengths(shape);
         if i % 5 == 2 {
             place[frame_len - 1 - i % 9] ^= 1 << (i % 8);
         }
     }
-    let frames = own.chunks_exact(FRAME).zip(shapes);
+    let frames = own.chunks_exact(each).zip(shapes);
     let checks: Vec<Check<'_>> = frames
         .filter_map(|(place, shape)| {
             let frame = &place[..lengths(shape).1];
@@ -139,5 +156,5 @@ fn burst(
         })
         .collect();
     let good = kernel.verify_burst(&checks);
-    good == PORTABLE.verify_burst(&checks) && good.count_ones() < BURST as u32
+    good == PORTABLE.verify_burst(&checks) && good.count_ones() < shapes.len() as u32
 }

@@ -3,6 +3,7 @@
 use super::emulated;
 use crate::wire::icrc::kernel::{Choice, Kernel};
 use crate::wire::icrc::portable::PORTABLE;
+use crate::wire::icrc::sparse::CHUNK;
 use crate::wire::icrc::{BATCH, Check, Seal, fold::Blocks, proof};
 
 /// The portable kernel with a change.
@@ -78,6 +79,29 @@ unsafe fn seal_wrong(seals: &mut [Seal<'_>]) {
     }
 }
 
+/// Only where long payloads are shortened, and only behind another of those.
+unsafe fn seal_long_wrong(seals: &mut [Seal<'_>]) {
+    // SAFETY: as above.
+    unsafe {
+        (PORTABLE.seal)(seals);
+        for i in 1..seals.len() {
+            let [before, seal] = [&seals[i - 1], &seals[i]].map(|seal| seal.shape.payload());
+            if before.min(seal) >= 2 * CHUNK {
+                let seal = &mut seals[i];
+                *seal.start.add(seal.shape.icrc_offset()) ^= 1;
+            }
+        }
+    }
+}
+
+unsafe fn check_long_wrong(checks: &[Check<'_>]) -> u64 {
+    let long = |i: usize| checks[i].rest as usize >= 2 * CHUNK;
+    let behind = (1..checks.len()).filter(|i| long(i - 1) && long(*i));
+    // SAFETY: as above.
+    let good = unsafe { (PORTABLE.check)(checks) };
+    behind.fold(good, |good, i| good & !(1 << i))
+}
+
 #[test]
 fn what_every_kernel_of_this_build_shows() {
     for kernel in Kernel::all() {
@@ -89,7 +113,7 @@ fn what_every_kernel_of_this_build_shows() {
 
 #[test]
 fn a_wrong_kernel_is_found() {
-    let changes: [fn(&mut Kernel); 8] = [
+    let changes: [fn(&mut Kernel); 10] = [
         |kernel| kernel.append = append_some,
         |kernel| kernel.append = append_long,
         |kernel| kernel.copy = copy_wrong,
@@ -98,6 +122,8 @@ fn a_wrong_kernel_is_found() {
         |kernel| kernel.check = check_blind,
         |kernel| kernel.check = check_wrong,
         |kernel| kernel.seal = seal_wrong,
+        |kernel| kernel.seal = seal_long_wrong,
+        |kernel| kernel.check = check_long_wrong,
     ];
     assert!(broken(|_| ()).agrees());
     for (i, change) in changes.into_iter().enumerate() {
