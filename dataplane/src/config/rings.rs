@@ -38,7 +38,12 @@ impl Rings {
     /// Packet buffers that they hold beyond what every lcore has for rings.
     pub fn more_mbufs(&self, port: &PortSpec) -> u32 {
         let usual = Rings::of(port);
-        self.rx.saturating_sub(usual.rx) + self.tx.saturating_sub(usual.tx)
+        let tx = match port {
+            // What it is made with, not what was asked for: a power of two.
+            PortSpec::Fabric(_) => self.tx.next_power_of_two(),
+            PortSpec::Vdev(_) | PortSpec::Pci(_) => self.tx,
+        };
+        self.rx.saturating_sub(usual.rx) + tx.saturating_sub(usual.tx)
     }
 }
 
@@ -113,6 +118,8 @@ mod tests {
         };
         assert_eq!(rings("fabric:a", ""), (1024, 1024, 0, 256));
         assert_eq!(rings("fabric:a", "tx_ring = 64"), (1024, 64, 0, 256));
+        let (_, tx, more, _) = rings("fabric:a", "tx_ring = 2049");
+        assert_eq!((tx, more), (2049, 3072), "the ring has 4096 slots");
         assert_eq!(rings("vdev:net_null0", ""), (512, 512, 0, 256));
         // What waits in larger rings is in packet buffers, which take memory.
         let (rx, tx, more, memory) = rings("vdev:net_null0", "rx_ring = 4096");
