@@ -177,7 +177,7 @@ pub(crate) fn nic_of(info: &NicInfo, port: Port, engine: EngineConfig) -> NicCon
 }
 
 /// An lcore that never sleeps, on the thread that calls, and where it takes requests from.
-pub(super) fn lcore_of(
+pub(crate) fn lcore_of(
     nics: Vec<NicConfig>,
     pool: Arc<Mempool>,
 ) -> io::Result<(Lcore, Arc<Mailbox>)> {

@@ -449,6 +449,15 @@ impl Affinity {
 }
 
 #[cfg(test)]
+impl Eal {
+    /// That of all tests in this process, which can start it once.
+    pub(crate) fn of_tests() -> &'static Eal {
+        static EAL: std::sync::OnceLock<Eal> = std::sync::OnceLock::new();
+        EAL.get_or_init(|| Eal::init(&EalConfig::default()).unwrap())
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
