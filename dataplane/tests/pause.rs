@@ -32,6 +32,10 @@ struct Nic {
     end: FabricEnd,
     /// How often it was told of pauses.
     told: Arc<AtomicU32>,
+    /// PSNs of packets that it was offered.
+    offered: Vec<Psn>,
+    /// How many of those that it is offered next were, as it is told or as it has left them.
+    before: usize,
 }
 
 impl Driver for Nic {
@@ -44,7 +48,24 @@ impl Driver for Nic {
     }
 
     fn tx_burst(&mut self, burst: &mut Burst) -> usize {
-        self.end.tx_burst(burst)
+        for (at, mbuf) in burst.iter().enumerate() {
+            let Ok(parsed) = parse(mbuf.data()) else {
+                continue;
+            };
+            let psn = parsed.packet.psn;
+            let is_new = !self.offered.contains(&psn);
+            assert_eq!(is_new, at >= self.before, "{psn:?}, at {at}");
+            if is_new {
+                self.offered.push(psn);
+            }
+        }
+        let sent = self.end.tx_burst(burst);
+        self.before = burst.len();
+        sent
+    }
+
+    fn offered_before(&mut self, count: usize) {
+        self.before = count;
     }
 
     fn counters(&self) -> Counters {
@@ -118,6 +139,8 @@ impl World {
             Port::new(Nic {
                 end,
                 told: Arc::clone(&told),
+                offered: Vec::new(),
+                before: 0,
             })
         };
         let prepare = |lcore: &mut Lcore| lcore.set_pause(0, settings);
@@ -313,6 +336,31 @@ fn what_was_finished_before_waits_in_its_order() {
     assert_eq!(seen, psns(0, SENDS));
     assert_eq!(w.count("tx_queue_full"), 0);
     assert_eq!(w.count("tx_prio0_packets"), SENDS as u64);
+}
+
+/// A driver that looks at each packet once, also at what it did not take before pause frames went in front.
+#[test]
+fn a_driver_knows_what_it_was_offered_before() {
+    let set = PfcSettings {
+        xoff_bytes: Some(40_000),
+        ..settings(PauseMode::Pfc, 1)
+    };
+    let mut w = World::new(&set, 64);
+    for at in [2000, 3000] {
+        w.send();
+        w.poll_at(Nanos(at));
+        w.poll_at(Nanos(at + 1));
+    }
+    let mut seen = w.left().0;
+    assert_eq!(seen.len(), 64, "the link is full");
+    // More than are worked off in a poll.
+    w.flood(64);
+    w.poll_at(Nanos(4000));
+    let (more, pauses) = w.left();
+    assert_eq!(pauses, [pause(1, 65535)]);
+    seen.extend(more);
+    seen.extend(w.rest());
+    assert_eq!(seen, psns(0, 2 * SENDS));
 }
 
 #[test]

@@ -33,6 +33,8 @@ fn parts_of_a_port() {
     assert_eq!(pool.available(), 4096);
     what_is_for_a_group_goes_to_all(&pool);
     assert_eq!(pool.available(), 4096);
+    what_was_offered_before_is_told(&pool);
+    assert_eq!(pool.available(), 4096);
     a_part_that_does_not_look_holds_up_nobody(&pool);
     assert_eq!(pool.available(), 4096);
     with_pauses_a_part_that_does_not_look_loses_nothing(&pool);
@@ -47,7 +49,25 @@ fn parts_of_a_port() {
 
 /// The parts of one end of a link, and the other end.
 fn parts(pool: &Arc<Mempool>, count: usize) -> (Vec<Port>, FabricEnd) {
-    let (ours, theirs) = FabricLink::pair(&FabricLinkConfig::default()).unwrap();
+    parts_of(pool, count, &FabricLinkConfig::default())
+}
+
+/// Two parts of a link that holds two frames.
+fn parts_of_short_link(pool: &Arc<Mempool>) -> (Vec<Port>, Port) {
+    let config = FabricLinkConfig {
+        capacity_packets: 2,
+        ..FabricLinkConfig::default()
+    };
+    let (parts, end) = parts_of(pool, 2, &config);
+    (parts, Port::new(end))
+}
+
+fn parts_of(
+    pool: &Arc<Mempool>,
+    count: usize,
+    config: &FabricLinkConfig,
+) -> (Vec<Port>, FabricEnd) {
+    let (ours, theirs) = FabricLink::pair(config).unwrap();
     let pools: Vec<_> = (0..count).map(|_| Arc::clone(pool)).collect();
     let parts = spread(std::iter::once(Port::new(ours)), OWN, &pools).unwrap();
     (parts, theirs)
@@ -171,6 +191,38 @@ fn what_is_for_a_group_goes_to_all(pool: &Arc<Mempool>) {
         "its own members have had theirs"
     );
     assert_eq!(marks(&mut end), [2]);
+}
+
+/// A caller that changes the burst between two calls says which of it are new: these are looked at, and only these.
+fn what_was_offered_before_is_told(pool: &Arc<Mempool>) {
+    let (mut parts, mut end) = parts_of_short_link(pool);
+    let mut burst = Burst::new();
+    for (to, qpn, mark) in [(OTHER, 0x10, 1), (OTHER, 0x10, 2), (GROUP, 0xff_ffff, 3)] {
+        burst.push(frame(pool, to, qpn, mark)).unwrap();
+    }
+    assert_eq!(parts[0].tx_burst(&mut burst), 2);
+    assert_eq!(marks(&mut parts[1]), [3], "the copy");
+    assert_eq!(marks(&mut end), [1, 2]);
+    // Another burst goes first.
+    send(&mut parts[0], vec![frame(pool, OTHER, 0x10, 4)]);
+    assert_eq!(marks(&mut end), [4]);
+    burst.push(frame(pool, OWN, 0x11, 5)).unwrap();
+    parts[0].offered_before(1);
+    assert_eq!(parts[0].tx_burst(&mut burst), 2);
+    assert_eq!(marks(&mut parts[1]), [5], "and no second copy");
+    assert_eq!(marks(&mut end), [3]);
+    // What is left is put aside.
+    for mark in 6..9 {
+        burst.push(frame(pool, OTHER, 0x10, mark)).unwrap();
+    }
+    assert_eq!(parts[0].tx_burst(&mut burst), 2);
+    burst.clear();
+    assert_eq!(marks(&mut end), [6, 7]);
+    burst.push(frame(pool, OWN, 0x11, 9)).unwrap();
+    parts[0].offered_before(0);
+    assert_eq!(parts[0].tx_burst(&mut burst), 1);
+    assert_eq!(marks(&mut parts[1]), [9]);
+    assert_eq!(marks(&mut end), [0; 0]);
 }
 
 fn a_part_that_does_not_look_holds_up_nobody(pool: &Arc<Mempool>) {

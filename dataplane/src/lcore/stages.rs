@@ -455,6 +455,10 @@ pub fn transmit(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
         if nic.tx_burst.is_empty() {
             return count;
         }
+        if nic.pause.is_some() {
+            // Pauses have taken packets out and put others back, and sent frames of their own.
+            nic.port.offered_before(seen);
+        }
         let sent = nic.port.tx_burst(&mut nic.tx_burst);
         count += sent;
         if !nic.tx_burst.is_empty() {

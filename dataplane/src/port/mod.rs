@@ -59,6 +59,10 @@ pub trait Driver: Send + 'static {
     /// order, at the front.
     fn tx_burst(&mut self, burst: &mut Burst) -> usize;
 
+    /// So many packets at the front of the burst that is offered next were offered before. For callers that change what was not taken
+    /// before they offer it again, or offer another burst in between; else it is what was left the last time.
+    fn offered_before(&mut self, _count: usize) {}
+
     /// Counters by name, always in the same order. Not for the hot loop. Common names:
     ///
     /// | name | counts |
@@ -201,6 +205,11 @@ impl Port {
         }
         // SAFETY: `tx` was made for the type behind `this`, which is owned.
         unsafe { (self.tx)(self.this, burst) }
+    }
+
+    /// See [`Driver::offered_before`].
+    pub fn offered_before(&mut self, count: usize) {
+        self.driver_mut().offered_before(count);
     }
 
     /// Takes from the driver what arrives at a port that is down, so that it does not come when the port is up again.

@@ -557,6 +557,10 @@ impl Driver for Spread {
         offered - burst.len()
     }
 
+    fn offered_before(&mut self, count: usize) {
+        self.copied = count;
+    }
+
     fn counters(&self) -> Counters {
         let mut all = match &self.queue {
             Some(queue) => queue.counters(),
