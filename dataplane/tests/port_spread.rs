@@ -41,6 +41,8 @@ fn parts_of_a_port() {
     assert_eq!(pool.available(), 4096);
     what_is_paused_stays_with_the_first(&pool);
     assert_eq!(pool.available(), 4096);
+    what_is_behind_a_pause_is_no_work(&pool);
+    assert_eq!(pool.available(), 4096);
     the_link_is_that_of_the_first(&pool);
     assert_eq!(pool.available(), 4096);
     a_sleeping_part_is_woken(&eal, &pool);
@@ -291,6 +293,12 @@ fn with_pauses_a_part_that_does_not_look_loses_nothing(pool: &Arc<Mempool>) {
     assert_eq!((got, counter(&parts[0], "lcore_lost")), (sent, 0));
 }
 
+fn of_priority(pool: &Mempool, priority: u8, mark: u8) -> Mbuf {
+    let mut mbuf = frame(pool, OTHER, 1, mark);
+    mbuf.data_mut()[15] = priority << 5;
+    mbuf
+}
+
 fn what_is_paused_stays_with_the_first(pool: &Arc<Mempool>) {
     let (mut parts, end) = parts(pool, 3);
     let mut end = Port::new(end);
@@ -302,11 +310,7 @@ fn what_is_paused_stays_with_the_first(pool: &Arc<Mempool>) {
         ..PauseState::default()
     });
     assert_eq!(other.state().paused, 1 << 3);
-    let of_priority = |priority: u8, mark| {
-        let mut mbuf = frame(pool, OTHER, 1, mark);
-        mbuf.data_mut()[15] = priority << 5;
-        mbuf
-    };
+    let of_priority = |priority, mark| of_priority(pool, priority, mark);
     send(
         &mut parts[1],
         vec![of_priority(0, 1), of_priority(3, 2), of_priority(0, 3)],
@@ -323,6 +327,33 @@ fn what_is_paused_stays_with_the_first(pool: &Arc<Mempool>) {
     first.tell(PauseState::default());
     marks(&mut parts[0]);
     assert_eq!(marks(&mut end), [2, 3]);
+}
+
+/// The first part may sleep until the pause ends, also where more waits behind what the port did not take.
+fn what_is_behind_a_pause_is_no_work(pool: &Arc<Mempool>) {
+    let (mut parts, mut end) = parts_of_short_link(pool);
+    if !parts[0].has_rx_interrupt() {
+        println!("skipped: membarrier(2) is not available here");
+        return;
+    }
+    lossless(&mut parts);
+    let mbufs = (1..4).map(|mark| of_priority(pool, 3, mark)).collect();
+    send(&mut parts[1], mbufs);
+    marks(&mut parts[0]);
+    send(&mut parts[1], vec![of_priority(pool, 3, 4)]);
+    let first = parts[0].pause_part().unwrap();
+    first.tell(PauseState {
+        paused: 1 << 3,
+        ..PauseState::default()
+    });
+    marks(&mut parts[0]);
+    assert_eq!(marks(&mut end), [1, 2]);
+    assert!(parts[0].arm_rx());
+    parts[0].disarm_rx();
+    first.tell(PauseState::default());
+    assert!(!parts[0].arm_rx(), "now it is work");
+    marks(&mut parts[0]);
+    assert_eq!(marks(&mut end), [3, 4]);
 }
 
 fn the_link_is_that_of_the_first(pool: &Arc<Mempool>) {

@@ -414,16 +414,18 @@ impl Spread {
     fn is_quiet(&mut self) -> bool {
         let (held, map) = (self.pauses.held(), self.lossless);
         let is_held = |mbuf: &Mbuf| is_held(map.as_ref(), held, mbuf);
-        // What the end of a pause is waited for is no work.
+        // What the end of a pause is waited for is no work, nor is what waits behind it (`send_for_others`).
+        let stopped = self.sending.iter().any(is_held);
         let mut lanes = self.sends.iter_mut().zip(&self.waiting);
-        let nothing_to_send = lanes.all(|(from, waiting)| match waiting {
-            Some(mbuf) => is_held(mbuf),
-            None => from.is_empty(),
-        });
+        let nothing_to_send = stopped
+            || lanes.all(|(from, waiting)| match waiting {
+                Some(mbuf) => is_held(mbuf),
+                None => from.is_empty(),
+            });
         nothing_to_send
             && self.from.iter_mut().all(Consumer::is_empty)
             && self.received.is_empty()
-            && (self.sending.is_empty() || self.sending.iter().any(is_held))
+            && (self.sending.is_empty() || stopped)
             && self.pauses.is_quiet()
     }
 }
