@@ -12,7 +12,7 @@ use roceline_engine::congestion::priority::PriorityMask;
 
 use super::spread::{Door, MAX_PARTS};
 
-/// What the first part has heard and done, by priority or, with 802.3x, in bit 0 for all.
+/// What the first part has heard and done, by priority. With 802.3x what it has heard is of all priorities, and what it has done is in bit 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PauseState {
     /// May not send.

@@ -5,8 +5,9 @@
 //! where it has one, the first part polls it for all. Frames cross by queues between one producer and one consumer. What is
 //! for no queue pair (ARP, say) is the first part's; what is for a group goes to each.
 //!
-//! Where pauses are on, nothing is lost between parts either: a part that does not look holds up what is behind, so that the other end of the
-//! port is told to stop ([`super::board`]).
+//! Where pauses are on, what the port received is not lost between parts either, copies for groups aside: a part that does not look holds up
+//! what is behind, so that the other end of the port is told to stop ([`super::board`]). What the NIC sends to itself could only hold up the
+//! part that sends it, and two parts that send to each other would wait for each other: it is lost as ever.
 //!
 //! A part without a queue sends through the first one. What a NIC sends to itself, to a queue pair of another part, crosses
 //! without having seen the port, and what it sends to a group also goes to the other parts, as members may be there.
