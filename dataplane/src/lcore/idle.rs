@@ -197,10 +197,12 @@ fn share(lcore: &mut Lcore, now: Nanos) {
     let before = lcore.clock.machine();
     lcore.idle.give_way();
     let away = lcore.clock.machine() - before;
-    lcore.idle.alone_until = match away < SWITCH {
-        true => now + ALONE,
-        false => Nanos::ZERO,
-    };
+    if away < SWITCH {
+        lcore.idle.alone_until = now + ALONE;
+    } else {
+        lcore.idle.alone_until = Nanos::ZERO;
+        lcore.quiet.end();
+    }
 }
 
 impl Lcore {
@@ -274,6 +276,8 @@ fn sleep(lcore: &mut Lcore, now: Nanos) {
     }
     disarm(lcore);
     set_sleeping(lcore, false);
+    // It may have been a timer that ended it.
+    lcore.quiet.end();
 }
 
 /// Lets what arrives from other lcores end the sleep. False if something has arrived.
