@@ -14,9 +14,9 @@ use roceline::lcore::Lcore;
 use roceline::lcore::message::{Command, Reply};
 use roceline::lcore::probe::NoProbe;
 use roceline::neighbour::Moved;
-use roceline::port::{Burst, Driver, FabricEnd, Mempool, Port};
+use roceline::port::{Burst, Driver, FabricEnd, Mempool, Port, RX_BURST};
 use roceline_engine::descriptor::{Payload, Side, TxDesc};
-use roceline_engine::verbs::{Path, QpId, Sge};
+use roceline_engine::verbs::{Mtu, Path, QpId, Sge, WrOpcode};
 use roceline_engine::wire::{ExtHeaders, HeaderTemplate, Opcode, Psn, icrc};
 
 const PAYLOAD: usize = 61;
@@ -311,4 +311,44 @@ fn queue_pairs_follow_a_peer_that_says_that_it_moved() {
     program.command(command, &mut poll).unwrap();
     world.lcore.turn(&mut NoProbe);
     assert_eq!(sent(&mut world), frames);
+}
+
+/// A port by which more comes than a poll takes keeps what the NIC sends to itself waiting, but not for ever.
+#[test]
+fn a_wire_without_end_does_not_starve_what_a_nic_sends_to_itself() {
+    const INLINE: u32 = roceline::bench::producer::INLINE;
+    let mut w = World::new();
+    let own = &Config::preset(Preset::Pair).unwrap().nic_infos()[0];
+    let World { lcore, program, .. } = &mut w;
+    let mut poll = || {
+        lcore.turn(&mut NoProbe);
+    };
+    let mut qp = program.create_qp(6, &mut poll).unwrap();
+    program
+        .connect(&qp, own, own, 0x77, Mtu::M1024, &mut poll)
+        .unwrap();
+    let payload = [7; 16];
+    let sge = Sge {
+        addr: payload.as_ptr() as u64,
+        length: 16,
+        lkey: 0,
+    };
+    program.post_send(&mut qp, WrOpcode::Send, INLINE, sge, (0, 0), Some(&payload));
+    program.ring(&qp);
+    let mut frames = Burst::new();
+    for round in 0..20 {
+        // A burst more than is taken, always.
+        for _ in 0..if round == 0 { 2 } else { 1 } {
+            for _ in 0..RX_BURST {
+                let mut mbuf = w.pool.alloc().unwrap();
+                mbuf.set_len(60).unwrap().fill(0);
+                frames.push(mbuf).unwrap();
+            }
+            assert_eq!(w.wire.tx_burst(&mut frames), RX_BURST);
+        }
+        w.lcore.turn(&mut NoProbe);
+    }
+    let (_, _, others, own) = w.counts();
+    assert!(own > 0, "of {others} frames of others");
+    assert!(others >= 10 * RX_BURST as u64, "half of the polls at least");
 }

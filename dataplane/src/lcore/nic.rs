@@ -78,6 +78,8 @@ pub struct Nic {
     pub signalled: bool,
     /// A program's memory cannot keep up: receive nothing in the next poll.
     pub hold_receive: bool,
+    /// The port filled the last burst: what the NIC sends to itself comes before more of it.
+    pub own_first: bool,
     /// `advance` has more to do now.
     pub more_due: bool,
     /// When receive queues of failed QPs are looked at next.
@@ -184,6 +186,7 @@ impl Nic {
             polled,
             signalled,
             hold_receive: false,
+            own_first: false,
             more_due: false,
             errored_scan: Nanos::ZERO,
             tapped: false,

@@ -30,20 +30,23 @@ const ERRORED_SCAN: Nanos = Nanos::from_micros(50);
 /// Receives a burst.
 pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
     let hold = std::mem::take(&mut nic.hold_receive);
+    // Each time it is what the NIC sends to itself that has to wait, if the port has more than a poll takes.
+    let own_first = std::mem::take(&mut nic.own_first) && !nic.loopback.is_empty();
     let mut arrived = 0;
     if nic.pause.is_some() {
-        arrived = pause::receive(nic, shared, hold, now);
+        arrived = pause::receive(nic, shared, hold || own_first, now);
         if hold {
             return arrived;
         }
     } else if hold {
         // The port's queue, and then the peer, wait: the emulated link loses nothing.
         return 0;
-    } else if nic.rx_burst.is_empty() {
+    } else if nic.rx_burst.is_empty() && !own_first {
         // Else it came at a look.
         nic.port.rx_burst(&mut nic.rx_burst);
     }
     let from_port = nic.rx_burst.len();
+    nic.own_first = from_port >= nic.rx_burst.wanted();
     nic.rx_burst.refill(&mut nic.loopback);
     let own = nic.rx_burst.len() - from_port;
     nic.rx_burst.refill(&mut nic.injected);
