@@ -4,6 +4,7 @@
 //! to a switch of another lcore is a [`FabricLink`], as to a NIC: the sender's line has its rate and delay, and frames that are due go on the link. What does
 //! not fit into the switch there waits on it, since the time of one thread says nothing of that of the other.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
