@@ -450,12 +450,14 @@ impl Context {
             mrs = self.account.used(Resource::Mrs),
             "context ends"
         );
+        // Without a turn: it takes as long as the program's memory does, for which another open of the program's may have to come.
+        let closed = self.call(Command::Close);
+        // What costs time is to unmap its memory.
         let account = Arc::clone(&self.account);
-        // Until its memory is unmapped, too.
         let _turn = account.opening();
-        match self.call(Command::Close) {
-            // Freed here.
-            Ok(Reply::Gone(_) | Reply::Done) => {}
+        match closed {
+            // Freed while it is its turn.
+            Ok(gone @ (Reply::Gone(_) | Reply::Done)) => drop(gone),
             Ok(other) => {
                 let error = self.unexpected("Close", &other);
                 tracing::warn!(context = self.id.0, %error, "context could not be closed");

@@ -6,7 +6,7 @@ use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use roceline_abi::PROTOCOL_VERSION;
@@ -97,6 +97,8 @@ pub struct State {
     pub next: Option<Reply>,
     /// Panics (in the caller's thread) at a command whose text begins so.
     pub panic_at: Option<&'static str>,
+    /// Takes the way back of each `Close` instead of an answer: the program's memory takes its time.
+    pub close_later: Option<Sender<SyncSender<Reply>>>,
     /// Answer to snapshots.
     pub snapshot: Snapshot,
     /// Rules that impair packets, with their places.
@@ -294,6 +296,9 @@ impl LcorePort for FakeLcore {
         }
         if !matches!(command, Command::Snapshot(_) | Command::Counters) {
             state.commands.push((context, text));
+        }
+        if let Some(later) = state.close_later.as_ref().filter(|_| close) {
+            return later.send(reply).map_err(|_| SendError);
         }
         let answer = state.answer(context, command);
         drop(state);

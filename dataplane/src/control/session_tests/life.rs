@@ -1,5 +1,8 @@
 //! What a program does from open to close.
 
+use std::sync::mpsc::channel;
+use std::thread;
+
 use super::*;
 
 #[test]
@@ -363,4 +366,30 @@ fn device_and_port_are_described_truthfully() {
         program.errno(&Bytes::default().u64(2).plain(2, 40)),
         libc::EINVAL
     );
+}
+
+#[test]
+fn a_device_opens_and_closes_while_another_waits_for_the_memory_of_the_program() {
+    let Bench { lcore, shared, .. } = bench();
+    let (later, closing) = channel();
+    let stuck = Program::with_context(&shared, "roce0");
+    lcore.state().close_later = Some(later);
+    drop(stuck);
+    let stuck = closing.recv_timeout(GRACE).expect("it is being closed");
+    // Another one of the same program, one of whose threads may have to do this before that memory comes.
+    let (opened, is_open) = channel();
+    let to = Arc::clone(&shared);
+    let other = thread::spawn(move || {
+        let program = Program::with_context(&to, "roce0");
+        let _ = opened.send(program);
+    });
+    let program = is_open.recv_timeout(GRACE).expect("it opens");
+    other.join().expect("it does what it is asked for");
+    drop(program);
+    let other = closing
+        .recv_timeout(GRACE)
+        .expect("it is being closed, too");
+    for reply in [other, stuck] {
+        reply.send(Reply::Done).expect("the session waits");
+    }
 }
