@@ -7,7 +7,9 @@ use std::os::unix::fs::symlink;
 use std::process::{Command, Output, Stdio};
 
 use roceline_abi::PROTOCOL_VERSION;
-use support::{Manner, Scratch, Seen, Stub, add_device, compile, shimmed, text, write_tree};
+use support::{
+    Manner, Scratch, Seen, Stub, add_device, compile, library, shimmed, text, write_tree,
+};
 
 struct Bench {
     scratch: Scratch,
@@ -96,6 +98,20 @@ fn devices_come_in_the_order_of_their_numbers() {
         add_device(&bench.scratch.socket(), n);
     }
     let output = bench.probe("order").output().expect("the probe");
+    assert!(output.status.success(), "{}", text(&output));
+    // The same where places are not names' for good.
+    let counted = compile(
+        &bench.scratch,
+        "counted_places.so",
+        &["counted_places.c"],
+        &["-shared", "-fPIC", "-ldl"],
+    );
+    let mut probe = bench.probe("order");
+    let mut preloaded = library().into_os_string();
+    preloaded.push(":");
+    preloaded.push(counted);
+    let output = probe.env("LD_PRELOAD", preloaded).output();
+    let output = output.expect("the probe");
     assert!(output.status.success(), "{}", text(&output));
     let said = text(&ibv_devices(&bench.scratch, None));
     let devices: Vec<&str> = said

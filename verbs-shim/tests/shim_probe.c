@@ -192,17 +192,32 @@ static void case_order(void)
 		CHECK(entries == 12);
 		closedir(many[i]);
 	}
-	/* One that goes while they are listed is left out. */
+	/* One that goes while they are listed is left out, and none of the others. */
 	DIR *dir = opendir("/dev/infiniband");
 	CHECK(dir != NULL && !strcmp(next_of(dir, "uverbs"), "uverbs0"));
 	const char *socket = getenv("ROCELINE_SOCKET");
 	char path[PATH_MAX];
 	snprintf(path, sizeof path, "%s.d/all/dev/infiniband/uverbs1", socket);
 	CHECK(unlink(path) == 0);
-	CHECK(!strcmp(next_of(dir, "uverbs"), "uverbs2"));
+	for (int n = 2; n < 12; n++) {
+		snprintf(name, sizeof name, "uverbs%d", n);
+		CHECK(!strcmp(next_of(dir, "uverbs"), name));
+	}
+	CHECK(readdir(dir) == NULL);
+	/* What has come meanwhile is listed from the start on. */
+	char more[PATH_MAX];
+	snprintf(more, sizeof more, "%s.d/all/dev/infiniband/uverbs12", socket);
+	CHECK(close(creat(more, 0644)) == 0);
+	rewinddir(dir);
+	CHECK(!strcmp(next_of(dir, "uverbs"), "uverbs0"));
+	for (int n = 2; n < 13; n++) {
+		snprintf(name, sizeof name, "uverbs%d", n);
+		CHECK(!strcmp(next_of(dir, "uverbs"), name));
+	}
+	CHECK(readdir(dir) == NULL);
 	closedir(dir);
 	/* The test goes on with all. */
-	CHECK(close(creat(path, 0644)) == 0);
+	CHECK(unlink(more) == 0 && close(creat(path, 0644)) == 0);
 	/* Others are as they are. */
 	dir = opendir("/proc/self/task");
 	CHECK(dir != NULL && readdir(dir) != NULL);

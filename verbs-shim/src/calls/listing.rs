@@ -112,7 +112,7 @@ fn of(dir: *mut DIR) -> Option<&'static Listing> {
         .find(|listing| listing.dir.load(Ordering::Acquire) == dir)
 }
 
-/// Has the entries of a directory that was just opened given in order, if that is possible.
+/// Has the entries of a directory that was just opened, or is at its start, given in order, if that is possible.
 ///
 /// # Safety
 /// `dir` is null or from opendir.
@@ -135,7 +135,7 @@ pub unsafe fn sort(dir: *mut DIR) {
     let mut entries = [Entry::NONE; ENTRIES];
     let mut count = 0;
     let mut fits = true;
-    // SAFETY: an open directory that nobody else knows yet.
+    // SAFETY: an open directory, which its program does not read in another thread meanwhile.
     unsafe {
         loop {
             let place = telldir(dir);
@@ -191,12 +191,17 @@ fn forget(dir: *mut DIR) {
 }
 
 impl Listing {
-    /// The next entry in order. What is no longer where it was is left out.
+    /// The next entry in order. What is no longer there is left out.
     ///
     /// # Safety
     /// `dir` is this one's, and open.
     unsafe fn read(&self, dir: *mut DIR) -> *mut dirent {
-        let (Some(readdir), Some(seekdir)) = (next::readdir.get(), next::seekdir.get()) else {
+        let calls = (
+            next::readdir.get(),
+            next::seekdir.get(),
+            next::rewinddir.get(),
+        );
+        let (Some(readdir), Some(seekdir), Some(rewinddir)) = calls else {
             return null_mut();
         };
         loop {
@@ -205,15 +210,24 @@ impl Listing {
                 return null_mut();
             }
             self.next.store(at + 1, Ordering::Relaxed);
-            // SAFETY: by the caller's promise; the place is one that telldir gave.
+            let wanted = self.names[at].load(Ordering::Relaxed);
+            // SAFETY: by the caller's promise; the place is one that telldir gave, and names are looked at before the next readdir.
             unsafe {
                 seekdir(dir, self.places[at].load(Ordering::Relaxed));
                 let entry = readdir(dir);
-                if entry.is_null() {
-                    continue;
-                }
-                if hash(name_of(entry)) == self.names[at].load(Ordering::Relaxed) {
+                if !entry.is_null() && hash(name_of(entry)) == wanted {
                     return entry;
+                }
+                // Places of a tmpfs before Linux 6.6 are counts of entries (`dcache_dir_lseek`): they shift when one comes or goes.
+                rewinddir(dir);
+                loop {
+                    let entry = readdir(dir);
+                    if entry.is_null() {
+                        break;
+                    }
+                    if hash(name_of(entry)) == wanted {
+                        return entry;
+                    }
                 }
             }
         }
@@ -256,12 +270,15 @@ pub unsafe extern "C" fn closedir(dir: *mut DIR) -> libc::c_int {
 /// As for `rewinddir`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rewinddir(dir: *mut DIR) {
-    if let Some(listing) = of(dir) {
-        listing.next.store(0, Ordering::Relaxed);
-    }
+    let sorted = of(dir).is_some();
     if let Some(real) = next::rewinddir.find() {
         // SAFETY: by the caller's promise.
         unsafe { real(dir) };
+    }
+    if sorted {
+        // What has come since it was opened is listed as well (POSIX).
+        // SAFETY: by the caller's promise; of null there is no listing.
+        unsafe { sort(dir) };
     }
 }
 
