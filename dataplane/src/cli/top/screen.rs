@@ -43,15 +43,22 @@ impl Screen {
         }
         terminal.move_cursor_to(0, 0)?;
         let (height, width) = terminal.size_checked().unwrap_or((u16::MAX, u16::MAX));
-        let lines = text.lines().flat_map(|line| fold(line, width.into()));
-        // The last line of the screen stays empty, or it would scroll.
-        for line in lines.take(usize::from(height).saturating_sub(1)) {
-            // To the end of the line: of what was shown before, nothing is left (ECMA-48 EL).
-            writeln!(out, "{line}\x1b[K")?;
-        }
+        draw(out, &text, height, width)?;
         out.flush()?;
         terminal.clear_to_end_of_screen()
     }
+}
+
+/// Writes a text over what is on the screen.
+fn draw(out: &mut impl Write, text: &str, height: u16, width: u16) -> io::Result<()> {
+    let lines = text.lines().flat_map(|line| fold(line, width.into()));
+    // The last line of the screen stays empty, or it would scroll.
+    for line in lines.take(usize::from(height).saturating_sub(1)) {
+        // First to the end of the line: of what was shown before, nothing is left (ECMA-48 EL). Behind a full line the cursor is still
+        // on its last character, which would go as well.
+        writeln!(out, "\x1b[K{line}")?;
+    }
+    Ok(())
 }
 
 /// A line as it fits: tables are cut off, sentences go on in the next line.
@@ -273,6 +280,14 @@ mod tests {
         screen.show(&mut out, &figures(), &[]).unwrap();
         assert_eq!(out.len(), 2 * once + 1, "and an empty line between them");
         assert!(!out.contains(&0x1b));
+    }
+
+    #[test]
+    fn nothing_of_a_full_line_is_erased() {
+        let mut out = Vec::new();
+        draw(&mut out, "full\nlonger\nab\nout of sight\n", 4, 4).unwrap();
+        // What is erased is so while the cursor is at the start of a line.
+        assert_eq!(out, b"\x1b[Kfull\n\x1b[Klong\n\x1b[Kab\n");
     }
 
     #[test]
