@@ -3,6 +3,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -158,13 +159,10 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     if let Some(path) = &args.output {
         let mut file = create(path)?;
         let written = file.write_all(tuned.as_bytes());
-        written.map_err(|source| in_file(path, source))?;
+        let written = written.map_err(|source| in_file(path, source));
         // Files that it names are named from another place now.
-        if let Err(error) = Config::load(path) {
-            // It was not there before; what went wrong counts more than what becomes of it.
-            let _ = fs::remove_file(path);
-            return Err(error.into());
-        }
+        let loads = written.and_then(|()| Ok(Config::load(path).map(drop)?));
+        or_remove(path, loads)?;
         said(
             &mut out,
             args.json,
@@ -211,6 +209,25 @@ fn create(path: &Path) -> Result<fs::File, CliError> {
     })
 }
 
+/// After an error nothing is left of a file that was made for it.
+fn or_remove<E>(path: &Path, result: Result<(), E>) -> Result<(), E> {
+    // What went wrong counts more than what becomes of it.
+    result.inspect_err(|_| drop(fs::remove_file(path)))
+}
+
+/// Gives `file` the owner, group and permissions of another.
+fn belong_like(file: &fs::File, other: &fs::Metadata) -> io::Result<()> {
+    let own = file.metadata()?;
+    if (own.uid(), own.gid()) != (other.uid(), other.gid()) {
+        fchown(file, Some(other.uid()), Some(other.gid())).map_err(|error| {
+            let problem = format!("its owner and group cannot be kept: {error}");
+            io::Error::new(error.kind(), problem)
+        })?;
+    }
+    // Behind that, which takes set-ID bits away.
+    file.set_permissions(other.permissions())
+}
+
 /// Puts another text in the place of a file's, all at once, if it still has the one that was read.
 fn replace(path: &Path, read: &str, text: &str) -> Result<(), CliError> {
     // Of a link it is the file behind it that changes.
@@ -227,14 +244,10 @@ fn replace(path: &Path, read: &str, text: &str) -> Result<(), CliError> {
     let replaced = file
         .write_all(text.as_bytes())
         .and_then(|()| fs::metadata(&real))
-        .and_then(|old| file.set_permissions(old.permissions()))
+        .and_then(|old| belong_like(&file, &old))
         .and_then(|()| file.sync_all())
         .and_then(|()| fs::rename(&new, &real));
-    replaced.map_err(|source| {
-        // What is left of it is of no use to anybody.
-        let _ = fs::remove_file(&new);
-        failed(source)
-    })
+    or_remove(&new, replaced).map_err(failed)
 }
 
 /// A bar on a terminal; elsewhere nothing.
@@ -417,4 +430,65 @@ fn shown(found: &Found, space: &Space) -> Json {
         "tried": tried.collect::<Vec<_>>(),
         "seconds": found.spent.as_secs_f64(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, chown};
+
+    use super::*;
+
+    /// A directory that goes with the value.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Scratch {
+            let name = format!("roceline-tune-{name}-{}", std::process::id());
+            let dir = std::env::temp_dir().join(name);
+            let _ = fs::remove_dir_all(&dir);
+            fs::create_dir(&dir).expect("a directory");
+            Scratch(dir)
+        }
+        fn entries(&self) -> usize {
+            fs::read_dir(&self.0).expect("it is there").count()
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_file_with_another_text_belongs_to_whom_it_did() {
+        let scratch = Scratch::new("owner");
+        let path = scratch.0.join("my.toml");
+        fs::write(&path, "old").expect("a file");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).expect("it is ours");
+        // Without root it stays ours.
+        let _ = chown(&path, Some(65_534), Some(65_533));
+        let before = fs::metadata(&path).expect("a file");
+        replace(&path, "old", "new").expect("replaced");
+        let after = fs::metadata(&path).expect("a file");
+        let whose = |file: &fs::Metadata| (file.uid(), file.gid(), file.mode());
+        assert_eq!(whose(&after), whose(&before));
+        assert_ne!(after.ino(), before.ino());
+        assert_eq!(fs::read_to_string(&path).expect("a file"), "new");
+        assert_eq!(scratch.entries(), 1);
+        assert!(replace(&path, "old", "newer").is_err(), "it has changed");
+    }
+
+    #[test]
+    fn of_what_failed_no_file_is_left() {
+        let scratch = Scratch::new("failed");
+        let path = scratch.0.join("tuned.toml");
+        let full = || Err(io::Error::from_raw_os_error(libc::ENOSPC));
+        drop(create(&path).expect("a new file"));
+        assert!(create(&path).is_err(), "it exists");
+        assert!(or_remove(&path, full()).is_err());
+        drop(create(&path).expect("a new file again"));
+        assert!(or_remove::<io::Error>(&path, Ok(())).is_ok());
+        assert_eq!(scratch.entries(), 1);
+    }
 }
