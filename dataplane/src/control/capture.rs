@@ -125,14 +125,8 @@ impl Session {
                 MAX_MEMORY >> 20
             )));
         }
-        // Of each lcore concerned; the room is the daemon's, whose end a failed allocation would be.
-        let lcores = shared.lcores.count();
-        room::check(memory.saturating_mul(lcores.into())).map_err(|source| {
-            CommandError::System {
-                what: "memory for the packets of a capture",
-                source,
-            }
-        })?;
+        let lcores = by_lcore(shared, &interfaces);
+        let stores = stores(start, snaplen, memory, lcores.len())?;
         let filter = || {
             Filter::new(&start.filter, places(shared))
                 .map_err(|error| CommandError::Capture(error.to_string()))
@@ -142,19 +136,9 @@ impl Session {
             parts: Vec::new(),
             interfaces,
         };
-        for (lcore, nics) in by_lcore(shared, &session.interfaces) {
+        for ((lcore, nics), (store, drainer)) in lcores.into_iter().zip(stores) {
             let filter = filter()?;
             let state = Arc::new(TapState::default());
-            let (store, drainer) = match start.last {
-                Some(count) => {
-                    let ring = LastPackets::new(count as usize, snaplen);
-                    (Store::Last(ring), None)
-                }
-                None => {
-                    let (filler, drainer) = chunks::stream(start.buffer as usize);
-                    (Store::Stream(filler), Some(drainer))
-                }
-            };
             let tap = Tap {
                 id: TapId(NEXT.fetch_add(1, Ordering::Relaxed)),
                 counts: vec![Counts::default(); nics.len()].into(),
@@ -338,6 +322,32 @@ fn nics(shared: &Shared, names: &[String]) -> Result<Vec<Interface>, CommandErro
                 .collect(),
         })
         .collect())
+}
+
+/// Where each of `lcores` lcores keeps records in `memory` bytes, and who takes them out of there.
+fn stores(
+    start: &Start,
+    snaplen: usize,
+    memory: u64,
+    lcores: usize,
+) -> Result<Vec<(Store, Option<Drainer>)>, CommandError> {
+    // Until all are made: another capture that comes meanwhile sees what is left. A failed allocation would be the daemon's end.
+    let turn = room::take(memory.saturating_mul(lcores as u64));
+    let _turn = turn.map_err(|source| CommandError::System {
+        what: "memory for the packets of a capture",
+        source,
+    })?;
+    let store = || match start.last {
+        Some(count) => {
+            let ring = LastPackets::new(count as usize, snaplen);
+            (Store::Last(ring), None)
+        }
+        None => {
+            let (filler, drainer) = chunks::stream(start.buffer as usize);
+            (Store::Stream(filler), Some(drainer))
+        }
+    };
+    Ok((0..lcores).map(|_| store()).collect())
 }
 
 /// For each lcore concerned, by index, which interfaces are recorded.
