@@ -218,7 +218,8 @@ pub fn run(config: Config, from: Start, ready: impl FnOnce()) -> Result<(), Daem
 }
 
 /// Ends the process when a signal comes while the daemon starts: EAL and drivers may take long (hugepages to clear, a
-/// device that does not answer), and cannot be interrupted. Nothing is there yet to be tidied up.
+/// device that does not answer), and cannot be interrupted. What is there by then is a draft of the device tree, which the
+/// supervisor removes.
 struct StartWatch {
     signals: signal_hook::iterator::Handle,
     thread: Option<JoinHandle<()>>,

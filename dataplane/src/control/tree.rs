@@ -93,6 +93,34 @@ impl Tree {
         }
     }
 
+    /// Removes what dead processes were writing beside `socket`, which is the caller's: their supervisor died with them.
+    pub fn discard_stale_drafts(socket: &Path) {
+        let Some(name) = socket.file_name().and_then(|name| name.to_str()) else {
+            return;
+        };
+        let dir = match socket.parent() {
+            Some(dir) if !dir.as_os_str().is_empty() => dir,
+            _ => Path::new("."),
+        };
+        let Ok(entries) = fs::read_dir(dir) else {
+            return;
+        };
+        let drafts = [".d.new-", ".d.old-"].map(|kind| format!("{name}{kind}"));
+        for entry in entries.flatten() {
+            let found = entry.file_name();
+            let found = found.to_str().unwrap_or_default();
+            let number = drafts.iter().find_map(|draft| found.strip_prefix(draft));
+            let Some(pid) = number.and_then(|number| number.parse::<u32>().ok()) else {
+                continue;
+            };
+            // Somebody else may have given a directory such a name.
+            let lives = Path::new("/proc").join(pid.to_string()).exists();
+            if !lives && check_ours(&entry.path()).is_ok() {
+                Tree::discard_drafts(socket, pid);
+            }
+        }
+    }
+
     /// Its top directory.
     pub fn root(&self) -> &Path {
         &self.root

@@ -91,6 +91,7 @@ pub fn run(options: &Options) -> Result<(), SupervisorError> {
     let (child, child_written) = signal_pipe(&[SIGCHLD])?;
     // The socket first: a second daemon on it must fail before it touches anything of the first.
     let socket = BoundSocket::bind(&options.socket, options.mode)?;
+    Tree::discard_stale_drafts(&options.socket);
     let mut supervisor = Supervisor {
         start: Start::new(options).map_err(system("a file for the configuration"))?,
         socket,

@@ -111,6 +111,32 @@ fn the_draft_of_a_dead_process_is_discarded() {
 }
 
 #[test]
+fn the_drafts_of_those_who_died_with_their_supervisor_are_discarded() {
+    let s = Scratch::new("stale");
+    // Linux gives no such number to a process (`PID_MAX_LIMIT`).
+    let dead = (1 << 22) + 1;
+    let make = |path: PathBuf, entry: &str| {
+        fs::create_dir_all(path.join(entry)).expect("a directory");
+        path
+    };
+    let stale = [draft_of, old_of].map(|path| make(path(&s.socket(), dead), "all/sys"));
+    let left = [
+        make(draft_of(&s.socket(), std::process::id()), "all/sys"),
+        make(draft_of(&s.socket(), dead + 1), "something of somebody's"),
+        make(draft_of(&s.0.join("other.sock"), dead), "all/sys"),
+        make(suffixed(&s.socket(), ".d.new-copy"), "all/sys"),
+        make(Tree::path(&s.socket()), "all/sys"),
+    ];
+    Tree::discard_stale_drafts(&s.socket());
+    for path in stale {
+        assert!(!path.exists(), "{}", path.display());
+    }
+    for path in left {
+        assert!(path.exists(), "{}", path.display());
+    }
+}
+
+#[test]
 fn files_read_as_the_kernel_prints_them() {
     let s = Scratch::new("format");
     let _tree = Tree::create(&s.socket(), &[nic(0), nic(1)]).expect("a tree");
