@@ -36,12 +36,21 @@ impl Shared {
         self.ask(lcore, ContextId::NONE, command)
     }
 
-    /// Sends a command that needs no context to lcore `lcore`, behind all that was sent to it before, and does not wait.
+    /// Sends a command about a context to the lcore that owns it, behind all that was sent to it before, and does not wait.
+    pub fn tell_owner(&self, context: ContextId, command: Command) {
+        self.tell(context.lcore(), context, command);
+    }
+
+    /// The same for a command that needs no context.
     pub fn tell_lcore(&self, lcore: u32, command: Command) {
+        self.tell(lcore, ContextId::NONE, command);
+    }
+
+    fn tell(&self, lcore: u32, context: ContextId, command: Command) {
         let name = name(&command);
         let (reply, _) = sync_channel(1);
         let request = Request {
-            context: ContextId::NONE,
+            context,
             command,
             reply,
         };

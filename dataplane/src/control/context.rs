@@ -214,6 +214,10 @@ impl Context {
             comm: owner.name,
         };
         if let Err(error) = context.done(Command::Open(Box::new(new))) {
+            if matches!(error, CommandError::NoAnswer(..)) {
+                // The lcore may still open it, and nobody would close it.
+                shared.tell_owner(context.id, Command::Close);
+            }
             context.no_longer_kept();
             return Err(error);
         }

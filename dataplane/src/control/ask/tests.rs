@@ -4,8 +4,9 @@ use std::sync::{Arc, Mutex};
 
 use super::*;
 use crate::capture::request::{Capture, Start};
+use crate::control::context::Context;
 use crate::control::seqpacket::Peer;
-use crate::control::testing::config;
+use crate::control::testing::{config, open_request, own_memory, own_peer};
 use crate::control::{LcorePort, capture, query};
 use crate::impair::Wiring;
 use crate::lcore::message::{ImpairCommand, Snapshot};
@@ -34,6 +35,8 @@ impl LcorePort for Three {
             Command::Impair(ImpairCommand::Remove { .. }) => "remove".into(),
             Command::AddTap(_) => "tap".into(),
             Command::RemoveTap(_) => "no tap".into(),
+            Command::Open(_) => format!("open {}", request.context.number()),
+            Command::Close => format!("close {}", request.context.number()),
             _ => String::new(),
         };
         let fails = !change.is_empty() && self.fails.lock().unwrap()(lcore, &change);
@@ -220,5 +223,24 @@ fn a_capture_that_one_lcore_does_not_take_leaves_no_tap() {
         let mut out = told[3..].to_vec();
         out.sort();
         assert_eq!(out, all(&[(0, "no tap"), (1, "no tap"), (2, "no tap")]));
+    }
+}
+
+#[test]
+fn a_device_that_is_opened_too_late_is_closed_again() {
+    let opens = |_, change: &str| change.starts_with("open");
+    for (shared, three, errno) in failing(opens) {
+        let silent = three.silent;
+        let shared = Arc::new(shared);
+        let request = open_request("roce0");
+        let Err(error) = Context::open(&shared, own_peer(), &request, own_memory()) else {
+            panic!("the lcore has not opened it");
+        };
+        assert_eq!(error.errno(), errno);
+        let told = match silent {
+            true => &[(0, "open 1"), (0, "close 1")][..],
+            false => &[(0, "open 1")],
+        };
+        assert_eq!(three.told(), all(told));
     }
 }
