@@ -1,6 +1,6 @@
 //! Registered memory of every kind, with a real daemon (`verbs-shim/tests/memory_check.c` has the cases).
 //!
-//! `ROCELINE_STORM_SECONDS` prolongs the storm.
+//! `ROCELINE_STORM_SECONDS` prolongs the storm, which takes 5 s of each kind.
 
 mod support;
 
@@ -162,7 +162,7 @@ fn forks_with_ibv_fork_init() {
 fn a_storm_loses_no_word() {
     let _alone = alone();
     let bench = Bench::new(PAIR);
-    let seconds = env::var("ROCELINE_STORM_SECONDS").unwrap_or_else(|_| "15".into());
+    let seconds = env::var("ROCELINE_STORM_SECONDS").unwrap_or_else(|_| "5".into());
     let longer: u64 = seconds.parse().expect("ROCELINE_STORM_SECONDS is a number");
     for policy in [None, Some("never")] {
         let mut command = bench.command(policy, &["-t", &seconds], &["storm"]);
