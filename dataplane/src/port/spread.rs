@@ -12,155 +12,29 @@
 //! A part without a queue sends through the first one. What a NIC sends to itself, to a queue pair of another part, crosses
 //! without having seen the port, and what it sends to a group also goes to the other parts, as members may be there.
 
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, compiler_fence};
+mod owner;
+mod ways;
 
-use crossbeam_utils::CachePadded;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use roceline_engine::congestion::pfc::{PfcSettings, Threshold};
 use roceline_engine::congestion::priority::{PriorityMap, PriorityMask};
 
 use super::board::{Board, PausePart};
-use super::fabric_link::{eventfd, have_membarrier, membarrier};
-use super::spsc::{self, Consumer, Producer};
+use super::fabric_link::{have_membarrier, membarrier};
+use super::spsc::{self, Consumer};
 use super::{Burst, Counters, Driver, LinkStatus, Mbuf, Mempool, Port, RX_BURST};
+pub use owner::{Owner, PartOf};
+pub(super) use ways::Door;
+use ways::{Outlet, either};
 
 /// Frames on their way from one part to another.
 const LANE: usize = 512;
-/// Destination QPN of packets to a group (IBTA 10.5).
-const MULTICAST_QPN: u32 = 0xff_ffff;
 /// Parts at most: what three bits of a QPN tell apart.
 pub const MAX_PARTS: usize = 8;
-
-/// Which part of a NIC this is, by the low bits of its queue pairs' numbers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PartOf {
-    /// Its number.
-    pub number: u32,
-    /// How many bits; 0: there is no other part.
-    pub bits: u32,
-}
-
-impl PartOf {
-    /// Part `number` of so many.
-    pub fn new(number: usize, parts: usize) -> PartOf {
-        PartOf {
-            number: number as u32,
-            bits: parts.max(1).next_power_of_two().trailing_zeros(),
-        }
-    }
-
-    /// Whether a frame of RoCE is for a queue pair of this part.
-    #[inline]
-    pub fn is_own(self, frame: &[u8]) -> bool {
-        self.bits == 0 || self.owner(frame) == Owner::Part(self.number)
-    }
-
-    /// Whose a frame is; there may be no such part.
-    #[inline]
-    pub fn owner(self, frame: &[u8]) -> Owner {
-        match dest_qpn(frame) {
-            None => Owner::Part(0),
-            Some(MULTICAST_QPN) => Owner::All,
-            Some(qpn) => Owner::Part(qpn & ((1 << self.bits) - 1)),
-        }
-    }
-}
-
-/// Whose a frame is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owner {
-    /// That of a part.
-    Part(u32),
-    /// Of each, as members of a group may be anywhere.
-    All,
-}
-
-/// The destination QPN of a frame of RoCE v2, with no more of it looked at than is needed.
-#[inline]
-fn dest_qpn(frame: &[u8]) -> Option<u32> {
-    const UDP: u8 = 17;
-    const ROCE: [u8; 2] = 4791u16.to_be_bytes();
-    let l3 = match frame.get(12..14)? {
-        [0x81, 0x00] => 18,
-        _ => 14,
-    };
-    let (protocol, l4) = match frame.get(l3 - 2..l3)? {
-        [0x08, 0x00] => (
-            frame.get(l3 + 9)?,
-            l3 + 4 * usize::from(frame.get(l3)? & 0xf),
-        ),
-        [0x86, 0xdd] => (frame.get(l3 + 6)?, l3 + 40),
-        _ => return None,
-    };
-    // UDP, and BTH up to the QPN.
-    let head = frame.get(l4..l4 + 16)?;
-    if *protocol != UDP || head[2..4] != ROCE {
-        return None;
-    }
-    Some(u32::from_be_bytes([0, head[13], head[14], head[15]]))
-}
-
-/// Where a part that sleeps hears a knock.
-#[derive(Debug)]
-pub(super) struct Door {
-    armed: CachePadded<AtomicBool>,
-    event: OwnedFd,
-}
-
-impl Door {
-    /// Wakes the part if it sleeps. What it is to find was shown before.
-    #[inline]
-    pub(super) fn knock(&self) {
-        // As with fabric links: the sleeper arms, runs membarrier, then looks, so one of the two sees the other.
-        compiler_fence(Ordering::SeqCst);
-        if self.armed.load(Ordering::Relaxed) && self.armed.swap(false, Ordering::AcqRel) {
-            let one = 1u64.to_ne_bytes();
-            // SAFETY: an open eventfd and eight readable bytes. A full counter is readable, too.
-            unsafe { libc::write(self.event.as_raw_fd(), one.as_ptr().cast(), one.len()) };
-        }
-    }
-
-    fn clear(&self) {
-        self.armed.store(false, Ordering::Release);
-        let mut count = [0u8; 8];
-        // SAFETY: an open eventfd and eight writable bytes; without a knock it returns at once.
-        unsafe {
-            libc::read(
-                self.event.as_raw_fd(),
-                count.as_mut_ptr().cast(),
-                count.len(),
-            );
-        }
-    }
-}
-
-/// The way to another part.
-#[derive(Debug)]
-struct Outlet {
-    queue: Producer<Mbuf>,
-    door: Arc<Door>,
-    /// Something was pushed and not shown.
-    pushed: bool,
-}
-
-impl Outlet {
-    #[inline]
-    fn push(&mut self, mbuf: Mbuf) -> Result<(), Mbuf> {
-        self.queue.push(mbuf)?;
-        self.pushed = true;
-        Ok(())
-    }
-
-    #[inline]
-    fn show(&mut self) {
-        if std::mem::take(&mut self.pushed) {
-            self.queue.flush();
-            self.door.knock();
-        }
-    }
-}
 
 /// Kept by the lcore of the part.
 #[derive(Debug, Default)]
@@ -192,10 +66,10 @@ pub struct Spread {
     sends: Vec<Consumer<Mbuf>>,
     /// Being sent for them.
     sending: Burst,
-    /// Frames at the front of the burst to be sent that other parts have copies of already.
-    copied: usize,
     /// One of them that has to wait for the end of a pause, by lane.
     waiting: Vec<Option<Mbuf>>,
+    /// Frames at the front of the burst to be sent that other parts have copies of already.
+    copied: usize,
     door: Arc<Door>,
     pauses: PausePart,
     /// By which priority packets are paused; none while pauses are off, and parts that do not keep up lose packets.
@@ -219,10 +93,7 @@ pub fn spread(
     let parts = pools.len();
     let mut doors = Vec::new();
     for _ in 0..parts {
-        doors.push(Arc::new(Door {
-            armed: CachePadded::new(AtomicBool::new(false)),
-            event: eventfd()?,
-        }));
+        doors.push(Arc::new(Door::new()?));
     }
     let board = Board::new(&doors);
     let mut queues = queues.peekable();
@@ -233,7 +104,7 @@ pub fn spread(
         let queue = queues.next();
         let port_event = queue.as_ref().and_then(Port::rx_event);
         let event = match have_membarrier() {
-            true => Some(either(doors[number].event.as_fd(), port_event)?),
+            true => Some(either(doors[number].event(), port_event)?),
             false => None,
         };
         made.push(Spread {
@@ -258,59 +129,24 @@ pub fn spread(
             count: Count::default(),
         });
     }
-    let outlet = |queue, to: usize| Outlet {
-        queue,
-        door: Arc::clone(&doors[to]),
-        pushed: false,
-    };
     for from in 0..parts {
         for to in 0..parts {
             let mut way = None;
             if from != to {
                 let (producer, consumer) = spsc::channel(LANE);
-                way = Some(outlet(producer, to));
+                way = Some(Outlet::new(producer, &doors[to]));
                 made[to].from.push(consumer);
             }
             made[from].to.push(way);
         }
         if made[from].queue.is_none() {
             let (producer, consumer) = spsc::channel(LANE);
-            made[from].send = Some(outlet(producer, 0));
+            made[from].send = Some(Outlet::new(producer, &doors[0]));
             made[0].sends.push(consumer);
             made[0].waiting.push(None);
         }
     }
     Ok(made.into_iter().map(Port::new).collect())
-}
-
-/// A descriptor that is readable when one of these is.
-fn either(door: BorrowedFd<'_>, port: Option<BorrowedFd<'_>>) -> io::Result<OwnedFd> {
-    // SAFETY: a new descriptor that becomes ours.
-    let epoll = unsafe {
-        match libc::epoll_create1(libc::EPOLL_CLOEXEC) {
-            -1 => return Err(io::Error::last_os_error()),
-            fd => OwnedFd::from_raw_fd(fd),
-        }
-    };
-    for fd in [Some(door), port].into_iter().flatten() {
-        let mut event = libc::epoll_event {
-            events: libc::EPOLLIN as u32,
-            u64: 0,
-        };
-        // SAFETY: open descriptors and a live event, which is only read.
-        let added = unsafe {
-            libc::epoll_ctl(
-                epoll.as_raw_fd(),
-                libc::EPOLL_CTL_ADD,
-                fd.as_raw_fd(),
-                &raw mut event,
-            )
-        };
-        if added != 0 {
-            return Err(io::Error::last_os_error());
-        }
-    }
-    Ok(epoll)
 }
 
 impl Spread {
@@ -444,7 +280,7 @@ fn is_held(map: Option<&PriorityMap>, held: PriorityMask, mbuf: &Mbuf) -> bool {
 #[inline]
 fn has_room(to: &mut [Option<Outlet>], owner: u32) -> bool {
     let to = to.get_mut(owner as usize).and_then(Option::as_mut);
-    to.is_none_or(|to| to.queue.has_room())
+    to.is_none_or(Outlet::has_room)
 }
 
 /// Puts a frame on its way to another part. A part that does not keep up loses frames, as a queue of a NIC does.
@@ -626,7 +462,7 @@ impl Driver for Spread {
         if self.event.is_none() {
             return false;
         }
-        self.door.armed.store(true, Ordering::SeqCst);
+        self.door.arm();
         let queue = self.queue.as_mut();
         let queue = queue.filter(|queue| queue.rx_event().is_some());
         let quiet = membarrier() && queue.is_none_or(Port::arm_rx) && self.is_quiet();
@@ -655,55 +491,6 @@ impl Driver for Spread {
         match &self.queue {
             Some(queue) => format!("{}, part {part} of {parts}", queue.describe()),
             None => format!("part {part} of {parts}, by the queue of part 1"),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn frame(l3: usize, version: u8, port: u16, qpn: u32) -> Vec<u8> {
-        let mut frame = vec![0; 120];
-        if l3 == 18 {
-            frame[12..14].copy_from_slice(&[0x81, 0x00]);
-        }
-        let (ether_type, l4) = match version {
-            4 => ([0x08, 0x00], l3 + 20),
-            _ => ([0x86, 0xdd], l3 + 40),
-        };
-        frame[l3 - 2..l3].copy_from_slice(&ether_type);
-        match version {
-            4 => (frame[l3], frame[l3 + 9]) = (0x45, 17),
-            _ => (frame[l3], frame[l3 + 6]) = (0x60, 17),
-        }
-        frame[l4 + 2..l4 + 4].copy_from_slice(&port.to_be_bytes());
-        frame[l4 + 12..l4 + 16].copy_from_slice(&qpn.to_be_bytes());
-        frame
-    }
-
-    #[test]
-    fn the_low_bits_of_a_queue_pair_name_its_part() {
-        let part = PartOf::new(2, 3);
-        assert_eq!((part.number, part.bits), (2, 2));
-        assert_eq!(
-            [1, 2, 4, 5, 8].map(|n| PartOf::new(0, n).bits),
-            [0, 1, 2, 3, 3]
-        );
-        for (l3, version) in [(14, 4), (18, 4), (14, 6), (18, 6)] {
-            let owner = |port, qpn| part.owner(&frame(l3, version, port, qpn));
-            assert_eq!(owner(4791, 0x1236), Owner::Part(2));
-            assert_eq!(owner(4791, 0x1235), Owner::Part(1));
-            assert_eq!(owner(4791, 0xff_ffff), Owner::All);
-            assert_eq!(owner(4790, 0x1236), Owner::Part(0));
-            let whole = frame(l3, version, 4791, 0x1236);
-            assert!(part.is_own(&whole) && !PartOf::new(1, 3).is_own(&whole));
-            assert!(PartOf::new(0, 1).is_own(&whole));
-            for len in 0..whole.len() {
-                // Cut short it is nobody's in particular, and no harm.
-                let is = part.owner(&whole[..len]);
-                assert!(is == Owner::Part(0) || is == Owner::Part(2));
-            }
         }
     }
 }
