@@ -1,28 +1,23 @@
 //! `roceline bench` as its user meets it: every operation goes through, figures are JSON, goals are judged, wrong usage is told. No figure
 //! is looked at: what else runs on the machine is not known.
 
+#[path = "support/command.rs"]
+#[allow(dead_code)] // Each test binary uses its own part of it.
+mod command;
+
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
 use serde_json::Value;
 
 fn bench(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_roceline"))
-        .arg("bench")
-        .args(arguments)
-        .env_remove("ROCELINE_LOG")
-        .output()
-        .expect("the program runs")
+    command::run(&["bench"], arguments)
 }
 
 #[track_caller]
 fn succeeds(arguments: &[&str]) -> String {
-    let output = bench(arguments);
-    let (stdout, stderr) = (&output.stdout, &output.stderr);
-    let [stdout, stderr] = [stdout, stderr].map(|bytes| String::from_utf8_lossy(bytes));
-    assert!(output.status.success(), "{arguments:?}: {stderr}\n{stdout}");
-    stdout.into_owned()
+    command::succeeds(&bench(arguments))
 }
 
 #[track_caller]

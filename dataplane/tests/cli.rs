@@ -1,20 +1,17 @@
 //! The command line as a user meets it: exit codes, and errors that name value and remedy. No daemon needed.
 
+#[path = "support/command.rs"]
+#[allow(dead_code)] // Each test binary uses its own part of it.
+mod command;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-fn roceline(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_roceline"))
-        .args(arguments)
-        .env_remove("ROCELINE_SOCKET")
-        .env_remove("ROCELINE_LOG")
-        .output()
-        .expect("the program runs")
-}
+use command::text;
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+fn roceline(arguments: &[&str]) -> Output {
+    command::run(&[], arguments)
 }
 
 /// A file in the tests' own temporary directory.

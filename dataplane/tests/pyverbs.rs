@@ -14,6 +14,12 @@ use support::{PATIENCE, alone};
 /// Debian's: the package's modules are for this one, whatever else is called `python3`.
 const PYTHON: &str = "/usr/bin/python3";
 
+/// Tests that look at once for what takes a while: the one that resizes a CQ posts sends and counts on their completions being there. A
+/// daemon that had no CPU meanwhile has not written them, so a module of which nothing else is wrong is run again.
+const IN_A_HURRY: [&str; 1] = ["tests.test_cq.CQTest.test_resize_cq"];
+/// Runs of such a module.
+const RUNS: usize = 5;
+
 /// How a test may end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Expected {
@@ -116,21 +122,34 @@ fn run(modules: impl Fn(&str) -> bool, gid: &str) {
     let mut wrong = Vec::new();
     for name in &names {
         let arguments = [script, sources, name, "--dev", "roce0", "--gid", gid];
-        let ended = daemon
-            .start_program(name, PYTHON, &arguments)
-            .finish(PATIENCE);
-        let results = results(&ended.stdout);
-        let mut faults = Vec::new();
-        for (test, expected) in &expected {
-            if module(test).as_ref() == Some(name) {
-                let fault = judge(expected, results.get(test));
-                faults.extend(fault.map(|fault| format!("{test}: {fault}")));
+        let (mut ended, mut faults) = (None, Vec::new());
+        for _ in 0..RUNS {
+            let run = daemon
+                .start_program(name, PYTHON, &arguments)
+                .finish(PATIENCE);
+            let results = results(&run.stdout);
+            ended = Some(run);
+            faults.clear();
+            let mut hurried = true;
+            for (test, expected) in &expected {
+                if module(test).as_ref() == Some(name) {
+                    if let Some(fault) = judge(expected, results.get(test)) {
+                        faults.push(format!("{test}: {fault}"));
+                        hurried &= IN_A_HURRY.contains(&test.as_str());
+                    }
+                }
+            }
+            for test in results.keys().filter(|test| !expected.contains_key(*test)) {
+                faults.push(format!("{test}: not in expected.txt"));
+                hurried = false;
+            }
+            if faults.is_empty() || !hurried {
+                break;
             }
         }
-        let unknown = results.keys().filter(|test| !expected.contains_key(*test));
-        faults.extend(unknown.map(|test| format!("{test}: not in expected.txt")));
         if !faults.is_empty() {
-            wrong.push(format!("{}\n{}", faults.join("\n"), ended.report()));
+            let report = ended.map_or_else(String::new, |run| run.report());
+            wrong.push(format!("{}\n{report}", faults.join("\n")));
         }
     }
     assert!(

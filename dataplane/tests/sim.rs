@@ -1,21 +1,18 @@
 //! `roceline sim` as its user meets it: files, bands and exit codes, errors that name place and remedy, and the same bytes
 //! for the same seed on any number of threads.
 
+#[path = "support/command.rs"]
+#[allow(dead_code)] // Each test binary uses its own part of it.
+mod command;
+
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
+
+use command::text;
 
 fn sim(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_roceline"))
-        .arg("sim")
-        .args(arguments)
-        .env_remove("ROCELINE_LOG")
-        .output()
-        .expect("the program runs")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+    command::run(&["sim"], arguments)
 }
 
 /// A directory of a test's own, empty.

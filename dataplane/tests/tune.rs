@@ -1,28 +1,24 @@
 //! `roceline tune` as its user meets it: it ends, what it writes is a configuration, what exists is not overwritten, wrong usage is told. No
 //! figure is looked at: what else runs on the machine is not known. Its statistics and its search have tests of their own.
 
+#[path = "support/command.rs"]
+#[allow(dead_code)] // Each test binary uses its own part of it.
+mod command;
+
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
 use roceline::config::{Config, allowed_cpus};
 use serde_json::Value;
 
 fn tune(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_roceline"))
-        .arg("tune")
-        .args(arguments)
-        .env_remove("ROCELINE_LOG")
-        .output()
-        .expect("the program runs")
+    command::run(&["tune"], arguments)
 }
 
 #[track_caller]
 fn succeeds(arguments: &[&str]) -> String {
-    let output = tune(arguments);
-    let [stdout, stderr] = [&output.stdout, &output.stderr].map(|b| String::from_utf8_lossy(b));
-    assert!(output.status.success(), "{arguments:?}: {stderr}\n{stdout}");
-    stdout.into_owned()
+    command::succeeds(&tune(arguments))
 }
 
 #[track_caller]
@@ -73,11 +69,10 @@ fn what_it_writes_is_a_configuration_and_nothing_is_overwritten() {
     fails(&arguments, 1, "is not overwritten");
     assert_eq!(fs::read_to_string(&output).expect("still there"), written);
     // The daemon takes it, too.
-    let printed = Command::new(env!("CARGO_BIN_EXE_roceline"))
-        .args(["nic", "--print-config", "--config", text(&output)])
-        .output()
-        .expect("the program runs");
-    assert!(printed.status.success());
+    command::succeeds(&command::run(
+        &["nic"],
+        &["--print-config", "--config", text(&output)],
+    ));
 }
 
 #[test]

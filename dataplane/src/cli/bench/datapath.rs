@@ -171,6 +171,22 @@ impl Args {
     }
 }
 
+/// What polls in benchmarks of a core's cycles.
+pub(super) const LCORES: &str = "two, polled in turns by one core";
+
+/// Begins a benchmark of a core's cycles: stays on a CPU, and says what is measured where.
+pub(super) fn begin(
+    datapath: &Datapath,
+    out: &Output,
+    what: fmt::Arguments<'_>,
+) -> Result<Machine, CliError> {
+    let machine = Machine::look(Some(datapath.has_hugepages()));
+    stay_put();
+    out.say(&machine)?;
+    out.say(format_args!("lcores: {LCORES}; port: {what}"))?;
+    Ok(machine)
+}
+
 pub(super) fn run(args: Args) -> Result<(), CliError> {
     let cases = args.cases();
     if cases.is_empty() {
@@ -188,14 +204,8 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
             .try_for_each(|case| datapath.exactly(case, messages, args.watched))
             .map_err(failed);
     }
-    let machine = Machine::look(Some(datapath.has_hugepages()));
-    stay_put();
     let out = &args.output;
-    out.say(&machine)?;
-    out.say(format_args!(
-        "lcores: two, polled in turns by one core; port: {}; {}",
-        args.port, args.how
-    ))?;
+    let machine = begin(&datapath, out, format_args!("{}; {}", args.port, args.how))?;
     let icrc = ICRC_BYTES.map(limit::ways);
     let idle = datapath.empty_poll(IDLE_QPS).map_err(failed)?;
     let mut outcomes = Vec::new();
@@ -230,7 +240,7 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
         "machine": machine,
         "distance_after": after,
         "port": args.port,
-        "lcores": "two, polled in turns by one core",
+        "lcores": LCORES,
         "settings": args.how.settings(),
         "icrc": icrc,
         "empty_poll_ns": idle,

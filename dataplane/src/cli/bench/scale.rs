@@ -7,11 +7,10 @@ use serde_json::json;
 
 use super::super::table::Table;
 use super::super::{CliError, number_in};
-use super::datapath::How;
-use super::{Output, failed, stay_put};
+use super::datapath::{How, LCORES, begin};
+use super::{Output, failed};
 use crate::bench::datapath::{Case, Datapath};
 use crate::bench::load::{Load, Op};
-use crate::bench::machine::Machine;
 use crate::bench::resident::Resident;
 
 /// What many queue pairs and memory regions cost: cycles of a message, bytes, registrations in a second
@@ -40,14 +39,12 @@ const LOAD: Load = Load {
 
 pub(super) fn run(args: Args) -> Result<(), CliError> {
     let mut datapath = Datapath::new(args.how.settings()).map_err(failed)?;
-    let machine = Machine::look(Some(datapath.has_hugepages()));
-    stay_put();
     let out = &args.output;
-    out.say(&machine)?;
-    out.say(format_args!(
-        "lcores: two, polled in turns by one core; port: fabric link; WRITE 64 B; {}",
-        args.how
-    ))?;
+    let machine = begin(
+        &datapath,
+        out,
+        format_args!("fabric link; WRITE 64 B; {}", args.how),
+    )?;
     let (mut qp_table, mut mr_table) = (Table::new(&QP_TITLES), Table::new(&MR_TITLES));
     let (mut qp_cases, mut mr_cases) = (Vec::new(), Vec::new());
     let mut first = None;
@@ -117,7 +114,7 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
         "bench": "scale",
         "machine": machine,
         "port": "fabric",
-        "lcores": "two, polled in turns by one core",
+        "lcores": LCORES,
         "settings": args.how.settings(),
         "qps": qp_cases,
         "mrs": mr_cases,

@@ -7,11 +7,10 @@ use serde_json::json;
 
 use super::super::CliError;
 use super::super::table::Table;
-use super::datapath::{How, bytes};
-use super::{Output, failed, stay_put};
+use super::datapath::{How, LCORES, begin, bytes};
+use super::{Output, failed};
 use crate::bench::datapath::{Case, Datapath, Watching};
 use crate::bench::load::{Load, Op};
-use crate::bench::machine::Machine;
 use crate::bench::stats::Spread;
 
 /// What it costs the datapath that somebody looks with `roceline top`: cycles of a message without and with it, in turns
@@ -35,14 +34,8 @@ const CASES: [(Op, u32, usize); 5] = [
 
 pub(super) fn run(args: Args) -> Result<(), CliError> {
     let mut datapath = Datapath::new(args.how.settings()).map_err(failed)?;
-    let machine = Machine::look(Some(datapath.has_hugepages()));
-    stay_put();
     let out = &args.output;
-    out.say(&machine)?;
-    out.say(format_args!(
-        "lcores: two, polled in turns by one core; port: fabric link; {}",
-        args.how
-    ))?;
+    let machine = begin(&datapath, out, format_args!("fabric link; {}", args.how))?;
     let mut cases = Vec::new();
     for (op, len, qps) in CASES {
         let load = Load { op, len };
@@ -55,7 +48,7 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
         "bench": "top",
         "machine": machine,
         "port": "fabric",
-        "lcores": "two, polled in turns by one core",
+        "lcores": LCORES,
         "settings": args.how.settings(),
         "cases": cases,
     }))
