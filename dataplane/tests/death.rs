@@ -60,39 +60,45 @@ fn time_of(ended: &Ended, what: &str) -> i64 {
         .unwrap_or_else(|| panic!("no time of {what}: {}", ended.report()))
 }
 
+/// That the worker has been started again so often.
+fn expect_told(daemon: &Daemon, deaths: usize) {
+    let show = daemon.roceline("show", &["show"]);
+    assert!(show.stdout.contains("started again"), "{}", show.report());
+    let doctor = daemon.roceline("doctor", &["doctor"]);
+    let told = match deaths {
+        1 => String::from("again once"),
+        _ => format!("again {deaths} times"),
+    };
+    assert!(doctor.stdout.contains(&told), "{}", doctor.report());
+    assert!(doctor.stdout.contains("SIGKILL"), "{}", doctor.report());
+}
+
 #[test]
 fn the_workers_death_is_told_and_another_takes_over() {
     let _alone = alone();
     let mut daemon = Daemon::pair();
-    for (i, (mode, policy)) in [("poll", "always"), ("poll", "never"), ("event", "auto")]
-        .into_iter()
-        .enumerate()
-    {
-        let worker = daemon.worker();
-        let program = posted(
-            &daemon,
-            &format!("{mode}-{policy}"),
-            &[mode, "again"],
-            policy,
-        );
-        let killed = now_ms();
-        daemon.kill_worker(libc::SIGKILL);
-        let ended = program.finish(2 * PATIENCE);
-        expect_ok(&daemon, &ended);
-        eprintln!(
-            "{mode} {policy}: flushed after {} ms, open again after {} ms",
-            time_of(&ended, "flushed") - killed,
-            time_of(&ended, "again") - killed
-        );
-        daemon.expect_ready();
-        assert_ne!(daemon.worker(), worker);
-        assert_eq!(daemon.objects(), Objects::default());
-        let show = daemon.roceline("show", &["show"]);
-        assert!(show.stdout.contains("started again"), "{}", show.report());
-        let doctor = daemon.roceline("doctor", &["doctor"]);
-        let told = ["again once", "again 2 times", "again 3 times"][i];
-        assert!(doctor.stdout.contains(told), "{}", doctor.report());
-        assert!(doctor.stdout.contains("SIGKILL"), "{}", doctor.report());
+    let mut deaths = 0;
+    for (mode, policy) in [("poll", "always"), ("poll", "never"), ("event", "auto")] {
+        // On a machine that is busy with other things once may take longer; it does not do so every time.
+        let within_a_second = (0..5).any(|attempt| {
+            let worker = daemon.worker();
+            let name = format!("{mode}-{policy}-{attempt}");
+            let program = posted(&daemon, &name, &[mode, "again"], policy);
+            let killed = now_ms();
+            daemon.kill_worker(libc::SIGKILL);
+            deaths += 1;
+            let ended = program.finish(2 * PATIENCE);
+            expect_ok(&daemon, &ended);
+            let [flushed, told, again] =
+                ["flushed", "told", "again"].map(|what| time_of(&ended, what) - killed);
+            eprintln!("{mode} {policy}: flushed after {flushed} ms, DEVICE_FATAL after {told} ms, open again after {again} ms");
+            daemon.expect_ready();
+            assert_ne!(daemon.worker(), worker);
+            assert_eq!(daemon.objects(), Objects::default());
+            expect_told(&daemon, deaths);
+            flushed.max(told) < 1000
+        });
+        assert!(within_a_second, "{mode} {policy}: never within 1 s");
     }
     assert!(daemon.log().contains("DEVICE_FATAL"), "{}", daemon.log());
 }

@@ -109,6 +109,7 @@ int main(int argc, char **argv)
 	say("flushed");
 	for (int i = 0; i < 2 && !event && !cut; i++)
 		wait_for_fatal(&ends[i]);
+	say("told");
 	for (int i = 0; i < 2; i++)
 		expect_no_commands(&ends[i]);
 	for (int i = 0; i < 2; i++) {

@@ -187,9 +187,20 @@ fn survivor(daemon: &Daemon, role: &str) -> String {
 fn a_requester_runs_out_of_retries_against_the_dead() {
     let _alone = alone();
     let daemon = Daemon::pair();
-    let said = survivor(&daemon, "requester");
-    assert!(said.contains("retries exceeded after"), "{said}");
-    eprint!("{said}");
+    // On a machine that is busy with other things once may take longer; it does not do so every time.
+    let within_the_limit = (0..5).any(|_| {
+        let said = survivor(&daemon, "requester");
+        eprint!("{said}");
+        let words: Vec<&str> = said.split_ascii_whitespace().collect();
+        let ms = |before: &str| -> u64 {
+            let at = words.windows(2).find(|pair| pair[0] == before);
+            at.and_then(|pair| pair[1].parse().ok())
+                .unwrap_or_else(|| panic!("no number behind {before:?}: {said}"))
+        };
+        assert!(said.contains("retries exceeded after"), "{said}");
+        ms("after") <= ms("most")
+    });
+    assert!(within_the_limit, "never within 4 T (retry_cnt + 1)");
 }
 
 /// The memory of a program goes before its connection does, for a moment at least. Whoever has work for it meanwhile must not

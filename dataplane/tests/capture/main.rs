@@ -2,6 +2,7 @@
 //! whoever looks on costs the programs nothing.
 
 mod impaired;
+mod reads;
 #[path = "../support/mod.rs"]
 mod support;
 
