@@ -254,6 +254,7 @@ fn perftest(daemon: &Daemon, case: &Case) -> Result<Duration, String> {
 fn perftest_over_its_options() {
     let _alone = alone();
     let mut daemon = Daemon::pair();
+    daemon.quicken();
     let which = env::var("ROCELINE_MATRIX").unwrap_or_default();
     let filter = env::var("ROCELINE_MATRIX_FILTER").unwrap_or_default();
     let mut cases = match which.as_str() {

@@ -1,4 +1,5 @@
-/* A preloaded gettimeofday(2) that runs 50 times as fast: for `scripts/matrix --quick`.
+/* A preloaded gettimeofday(2) that runs 50 times as fast: for tests that run perftest over all sizes.
+ * `ROCELINE_CLOCK=true` leaves them the machine's.
  *
  * perftest 4.5 asks for the time only to measure the CPU's frequency, 0.22 s of a busy CPU for every message size; with this it
  * takes 4 ms, and the frequency, and every rate that is printed, is wrong by that factor. Nothing else of a run changes. */

@@ -15,6 +15,8 @@ pub struct Daemon {
     // Before `dir`: the process goes first.
     process: Option<Process>,
     socket: PathBuf,
+    /// What programs are given as a clock, if it is not the machine's.
+    clock: Option<PathBuf>,
     dir: TempDir,
 }
 
@@ -44,6 +46,7 @@ impl Daemon {
         Daemon {
             process: None,
             socket: dir.path().join("roceline.sock"),
+            clock: None,
             dir,
         }
     }
@@ -161,7 +164,22 @@ impl Daemon {
             .arg(&self.socket)
             .args(options);
         command.arg("--").arg(program).args(arguments);
+        if let Some(clock) = &self.clock {
+            command.env("LD_PRELOAD", clock);
+        }
         command
+    }
+
+    /// From now on perftest measures the CPU's frequency quickly, and the rates it prints are wrong (`tests/quick_clock.c`);
+    /// unless `ROCELINE_CLOCK=true`.
+    #[track_caller]
+    pub fn quicken(&mut self) {
+        if std::env::var("ROCELINE_CLOCK").is_ok_and(|clock| clock == "true") {
+            return;
+        }
+        let options = ["-shared", "-fPIC", "-Wl,--as-needed"];
+        let clock = super::compile_with(&options, self.dir(), "quick_clock.so", &["quick_clock.c"]);
+        self.clock = Some(clock.expect("quick_clock.c compiles").into());
     }
 
     /// Starts such a program.

@@ -88,6 +88,7 @@ fn run_pair(daemon: &Daemon, case: &Case) -> Pair {
 fn perftest_on_every_transport() {
     let _alone = alone();
     let mut daemon = Daemon::pair();
+    daemon.quicken();
     let cases = chosen(table::perftest());
     run_all(&mut daemon, &cases, |daemon, case| {
         let run = run_pair(daemon, case);
