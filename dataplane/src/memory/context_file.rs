@@ -128,6 +128,6 @@ impl ContextFile {
 impl Drop for ContextFile {
     fn drop(&mut self) {
         // SAFETY: our own mapping, to which no reference is left.
-        unsafe { pages::unmap(self.base, FILE_BYTES as usize) };
+        unsafe { pages::unmap_sparse(self.base, FILE_BYTES as usize, self.fd()) };
     }
 }
