@@ -1,5 +1,6 @@
 //! The NIC: everything between DPDK ports and programs. See `docs/architecture.md`.
 
+pub mod addresses;
 pub mod bench;
 pub mod capture;
 pub mod cli;

@@ -1,23 +1,16 @@
-//! What a NIC is to everybody: its name, addresses and limits, fixed while the daemon runs, and whether it has a link.
+//! What a NIC is to everybody: its name and limits, fixed while the daemon runs, its addresses, and whether it has a link.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use roceline_abi::control::MemoryPolicy;
 use roceline_engine::verbs::Mtu;
-use roceline_engine::wire::Gid;
 
+use crate::addresses::Addresses;
 use crate::congestion::Live;
 
-/// One entry of the GID table; only RoCE v2 entries exist in this version.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GidEntry {
-    /// The address.
-    pub gid: Gid,
-}
-
-/// A NIC as configured.
+/// A NIC.
 #[derive(Clone, Debug)]
 pub struct NicInfo {
     /// Index: of the NIC in the configuration, and on its lcore.
@@ -28,10 +21,8 @@ pub struct NicInfo {
     pub name: String,
     /// MAC address.
     pub mac: [u8; 6],
-    /// Addresses with prefix lengths, in config order.
-    pub addrs: Vec<(IpAddr, u8)>,
-    /// GID table in its fixed order: first IPv4, then IPv6 addresses, then link-local.
-    pub gids: Vec<GidEntry>,
+    /// Its addresses: the GID table.
+    pub addresses: Addresses,
     /// MTU of the port: bytes of an IP packet.
     pub port_mtu: u32,
     /// Largest path MTU that fits.

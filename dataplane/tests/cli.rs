@@ -95,6 +95,7 @@ fn help_teaches() {
         (&["wait", "--help"], &["--timeout", "[default: 30]"]),
         (&["show", "--help"], &["qps", "--json"]),
         (&["stat", "--help"], &["--watch", "--json"]),
+        (&["address", "--help"], &["IBV_EVENT_GID_CHANGE", "remove"]),
         (&["doctor", "--help"], &["missing"]),
     ] {
         let output = roceline(arguments);

@@ -19,7 +19,10 @@ fn probe(daemon: &Daemon) -> String {
         .arg(&shared)
         .arg("-o")
         .arg(&program)
-        .args(["probe.c", "cq.c", "async.c", "faults.c", "qp.c"].map(|source| own.join(source)))
+        .args(
+            ["probe.c", "cq.c", "async.c", "gid.c", "faults.c", "qp.c"]
+                .map(|source| own.join(source)),
+        )
         .arg(shared.join("verbs_end.c"))
         .arg("-libverbs")
         .status()
@@ -102,23 +105,79 @@ fn requests_and_attributes_are_refused_and_shown_rightly() {
     }
 }
 
+/// Waits until a program has said something.
+#[track_caller]
+fn says(running: &mut Process, what: &str) {
+    let said = |text: &str| text.lines().any(|line| line == what);
+    wait_for(what, PATIENCE, || {
+        said(&running.output().0) || !running.is_running()
+    });
+}
+
+/// Gives an order, which must be carried out.
+#[track_caller]
+fn order(daemon: &Daemon, words: &[&str]) -> String {
+    let ended = daemon.roceline("order", words);
+    expect_ok(daemon, &ended);
+    ended.stdout
+}
+
+#[test]
+fn addresses_come_and_go_under_programs() {
+    let _alone = alone();
+    let daemon = Daemon::pair();
+    let program = probe(&daemon);
+    let mut running = daemon.start_program("probe", &program, &["gid"]);
+    says(&mut running, "ready");
+    let added = order(&daemon, &["address", "add", "roce0", "10.77.0.9"]);
+    assert!(added.starts_with("roce0: 10.77.0.9/24 is GID 3"), "{added}");
+    says(&mut running, "connected");
+    let removed = order(&daemon, &["address", "remove", "roce0", "10.77.0.9/24"]);
+    assert!(removed.contains("GID 3 is empty"), "{removed}");
+    says(&mut running, "failed");
+    let drops = daemon.json(&["stat"])["devices"][0]["port"]["rx_not_ours"].as_u64();
+    assert!(drops > Some(0), "{drops:?}");
+    let qps = daemon.json(&["show", "qps"]);
+    let failed = qps["qps"].as_array().expect("a list").iter();
+    let failed = failed.filter(|qp| qp["state"] == "ERR" && qp["device"] == "roce0");
+    let qpn = failed.map(|qp| qp["qpn"].to_string()).next();
+    let qpn = qpn.unwrap_or_else(|| panic!("no QP of roce0 in {qps}"));
+    let why = order(&daemon, &["show", "qp", "--post-mortem", &qpn]);
+    assert!(
+        why.contains("10.77.0.9 is no address of roce0 any more"),
+        "{why}"
+    );
+    order(&daemon, &["address", "add", "roce0", "10.77.0.8/24"]);
+    says(&mut running, "free");
+    order(&daemon, &["address", "add", "roce0", "10.77.0.7/24"]);
+    expect_ok(&daemon, &running.finish(PATIENCE));
+}
+
+#[test]
+fn events_of_addresses_and_links_come_in_order_to_each_open_device() {
+    let _alone = alone();
+    let daemon = Daemon::pair();
+    let program = probe(&daemon);
+    let mut running = daemon.start_program("probe", &program, &["gid-order"]);
+    says(&mut running, "ready");
+    order(&daemon, &["address", "add", "roce0", "10.77.0.9"]);
+    order(&daemon, &["link", "down", "roce0"]);
+    order(&daemon, &["address", "remove", "roce0", "10.77.0.9"]);
+    order(&daemon, &["link", "up", "roce0"]);
+    expect_ok(&daemon, &running.finish(PATIENCE));
+}
+
 #[test]
 fn a_link_goes_down_and_up_by_order() {
     let _alone = alone();
     let daemon = Daemon::pair();
     let program = probe(&daemon);
     let mut running = daemon.start_program("probe", &program, &["link"]);
-    let mut says = |what: &str| {
-        let said = |text: &str| text.lines().any(|line| line == what);
-        wait_for(what, PATIENCE, || {
-            said(&running.output().0) || !running.is_running()
-        });
-    };
-    says("ready");
+    says(&mut running, "ready");
     let down = daemon.roceline("link", &["link", "down", "roce0"]);
     expect_ok(&daemon, &down);
     assert_eq!(down.stdout, "roce0: DOWN, by order\nroce1: DOWN\n");
-    says("down");
+    says(&mut running, "down");
     let ports = daemon.json(&["show", "ports"]);
     assert_eq!(ports["ports"][0]["ordered_down"], true);
     assert_eq!(ports["ports"][1]["ordered_down"], false);

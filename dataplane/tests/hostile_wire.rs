@@ -44,8 +44,8 @@ impl World {
         } = OneNic::new(1024, Port::new, 6, |_| (), poll);
         let infos = Config::preset(Preset::Pair).unwrap().nic_infos();
         let path = Path {
-            sgid: infos[1].gids[0].gid,
-            dgid: infos[0].gids[0].gid,
+            sgid: infos[1].addresses.now().gid(0).unwrap(),
+            dgid: infos[0].addresses.now().gid(0).unwrap(),
             smac: infos[1].mac,
             dmac: infos[0].mac,
             hop_limit: 64,
@@ -311,6 +311,53 @@ fn queue_pairs_follow_a_peer_that_says_that_it_moved() {
     program.command(command, &mut poll).unwrap();
     world.lcore.turn(&mut NoProbe);
     assert_eq!(sent(&mut world), frames);
+}
+
+#[test]
+fn an_address_that_goes_is_as_foreign_as_any_and_its_index_is_held() {
+    let mut world = World::new();
+    let ask = |world: &mut World, command| {
+        let World { lcore, program, .. } = world;
+        let mut poll = || {
+            lcore.turn(&mut NoProbe);
+        };
+        program.command(command, &mut poll).unwrap()
+    };
+    let good = world.good();
+    // No receive is posted: the answer is an RNR NAK.
+    world.deliver(&good);
+    assert_eq!(sent(&mut world).len(), 1);
+    let table = Config::preset(Preset::Pair).unwrap().nic_infos()[0]
+        .addresses
+        .now();
+    let gids = |keep: fn(usize) -> bool| {
+        let kept = table.gids().filter(|&(index, _)| keep(index));
+        Command::SetGids {
+            nic: 0,
+            gids: kept.map(|(_, gid)| gid).collect(),
+        }
+    };
+    ask(&mut world, gids(|index| index != 0));
+    let foreign = world.lcore.nic_counts(0).rx_not_ours;
+    world.deliver(&good);
+    assert!(sent(&mut world).is_empty());
+    assert_eq!(world.lcore.nic_counts(0).rx_not_ours, foreign + 1);
+    let held = ask(&mut world, Command::GidsHeld { nic: 0 });
+    assert!(matches!(held, Reply::GidsHeld(0b1)), "{held:?}");
+    // And it comes back.
+    ask(&mut world, gids(|_| true));
+    world.deliver(&good);
+    assert_eq!(sent(&mut world).len(), 1);
+    let World { lcore, program, .. } = &mut world;
+    let mut poll = || {
+        lcore.turn(&mut NoProbe);
+    };
+    for command in [
+        Command::GidsChanged { nic: 7 },
+        Command::GidsHeld { nic: 7 },
+    ] {
+        assert!(program.command(command, &mut poll).is_err(), "no such NIC");
+    }
 }
 
 /// A port by which more comes than a poll takes keeps what the NIC sends to itself waiting, but not for ever.

@@ -217,6 +217,48 @@ fn addresses_that_two_have_are_told_at_both_ends() {
     }
 }
 
+#[test]
+fn addresses_that_come_and_go_are_answered_for_and_looked_for() {
+    let _alone = alone();
+    let dir = TempDir::new();
+    let probe = reach_probe(&dir);
+    let left = Daemon::start(&memif(&dir, "server", 1, ""));
+    let right = Daemon::start(&memif(&dir, "client", 2, ""));
+    wait_for_link(&left);
+    wait_for_link(&right);
+    let order = |daemon: &Daemon, what: &str, address: &str| {
+        let ended = daemon.roceline("address", &["address", what, "roce0", address]);
+        assert!(ended.ok(), "{}{}", ended.report(), daemon.log());
+    };
+    for address in ["10.78.0.8", "10.78.0.9", "fd78::8", "fd78::9"] {
+        order(&right, "add", address);
+    }
+    for address in ["10.78.0.8", "fd78::8"] {
+        order(&right, "remove", address);
+    }
+    // In a subnet that only the new address has.
+    order(&right, "add", "10.99.0.2/24");
+    order(&left, "add", "10.99.0.1/24");
+    let v4 = ["10.78.0.8", "10.78.0.9", "10.99.0.2"];
+    let v4 = reach(&left, &probe, "0", &v4);
+    let v6 = reach(&left, &probe, "1", &["fd78::8", "fd78::9"]);
+    let errors: Vec<i32> = v4.iter().chain(&v6).map(|&(error, _)| error).collect();
+    assert_eq!(errors, [UNREACHED, 0, 0, UNREACHED, 0], "{}", left.log());
+
+    // One that the other has is looked for when it comes, found, and kept.
+    let conflict = |daemon: &Daemon| {
+        let shown = daemon.json(&["show", "neighbours"]);
+        let all = shown["conflicts"].as_array().expect("a list").clone();
+        all.iter().any(|c| c["address"] == "10.78.0.9")
+    };
+    order(&left, "add", "10.78.0.9/24");
+    wait_for("word of the duplicate", PATIENCE, || {
+        conflict(&left) && left.log().contains("has this NIC's IP address: ")
+    });
+    order(&left, "remove", "10.78.0.9");
+    assert!(!conflict(&left));
+}
+
 /// A NIC on one end of a veth pair, Linux with 10.79.0.9 and fd79::9 on the other.
 struct WithLinux {
     // In this order they go.

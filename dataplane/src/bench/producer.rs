@@ -294,8 +294,8 @@ impl Producer {
         let attr = QpAttr {
             access: Access(0xe),
             path: Path {
-                sgid: own.gids[0].gid,
-                dgid: remote.gids[0].gid,
+                sgid: own.addresses.now().gid(0).unwrap_or_default(),
+                dgid: remote.addresses.now().gid(0).unwrap_or_default(),
                 smac: own.mac,
                 dmac: remote.mac,
                 hop_limit: 64,

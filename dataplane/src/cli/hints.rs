@@ -62,6 +62,7 @@ impl Surroundings {
         }
         let peer = self.nic_with(&record.remote);
         let mut hints = Vec::new();
+        hints.extend(self.address_gone(record));
         if let Some(peer) = peer {
             hints.extend(self.peer_queue_pair(record, peer));
             hints.extend(
@@ -100,6 +101,17 @@ impl Surroundings {
         devices
             .find(|device| has(&device.gids))
             .map(|device| device.name.as_str())
+    }
+
+    /// Its own address was taken from the NIC.
+    fn address_gone(&self, record: &Record) -> Option<String> {
+        let has_it = self.nic_with(&record.local) == Some(record.device.as_str());
+        let (device, local) = (&record.device, &record.local);
+        (!has_it).then(|| {
+            format!(
+                "{local} is no address of {device} any more, so that all answers to this queue pair are dropped: use another GID                  index (`roceline address list {device}`), or give it back (`roceline address add {device} {local}`)"
+            )
+        })
     }
 
     /// What became of the peer's queue pair, as long as it is there.

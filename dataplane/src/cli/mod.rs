@@ -5,6 +5,7 @@
 //! Answers go to stdout and errors to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage; `run` becomes its program, or ends
 //! as a shell would that cannot start it.
 
+mod address;
 mod affinity;
 mod bench;
 mod capture;
@@ -98,6 +99,7 @@ enum Command {
     Impair(impair::Args),
     Congestion(congestion::Args),
     Link(link::Args),
+    Address(address::Args),
     Capture(Box<capture::Args>),
     Replay(Box<replay::Args>),
     Sim(Box<sim::Args>),
@@ -230,6 +232,7 @@ fn dispatch(command: Command, socket: Option<PathBuf>, verbosity: u8) -> Result<
         Command::Impair(args) => impair::run(args, &socket),
         Command::Congestion(args) => congestion::run(args, &socket),
         Command::Link(args) => link::run(args, &socket),
+        Command::Address(args) => address::run(args, &socket),
         Command::Capture(args) => capture::run(*args, &socket),
         Command::Replay(args) => replay::run(*args, &socket),
         Command::Doctor(args) => doctor::run(args, &socket),
@@ -318,6 +321,7 @@ mod tests {
                 "impair",
                 "congestion",
                 "link",
+                "address",
                 "capture",
                 "replay",
                 "sim",

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -15,6 +15,7 @@ use super::file::{self, NumberOrWord, line_of};
 use super::lcores::Spread;
 use super::nics::{self, derived_mac};
 use super::{Config, ConfigError, EalConfig, Hugepages, NicConfig, PortSpec, SocketConfig, port};
+use crate::addresses::{self, is_host, mapped};
 use crate::fabric::Fabric;
 use crate::fabric::plan::Plan;
 use crate::neighbour::same_subnet;
@@ -308,27 +309,8 @@ impl<'a> Checker<'a> {
                 problem,
             )
         };
-        let form =
-            "must be an address with a prefix length, such as \"10.77.0.1/24\" or \"fd77::1/64\"";
-        let (ip, prefix) = address.as_ref().split_once('/').ok_or_else(|| bad(form))?;
-        let ip: IpAddr = ip.parse().map_err(|_| bad(form))?;
-        if let Some(v4) = mapped(ip) {
-            return Err(bad(&format!(
-                "this is an IPv4 address inside of an IPv6 one; write it as \"{v4}/{}\"",
-                prefix
-                    .parse::<u8>()
-                    .map_or(24, |bits| bits.saturating_sub(96).min(32))
-            )));
-        }
-        let prefix: u8 = prefix.parse().map_err(|_| bad(form))?;
-        if prefix > if ip.is_ipv4() { 32 } else { 128 } {
-            return Err(bad("the prefix is longer than the address"));
-        }
-        if !is_host(ip) {
-            return Err(bad(
-                "must be the address of one host, and not a loopback address",
-            ));
-        }
+        let (ip, prefix) = addresses::parse(address.as_ref()).map_err(|problem| bad(&problem))?;
+        let prefix = prefix.ok_or_else(|| bad(addresses::FORM))?;
         Ok((ip, prefix))
     }
 
@@ -551,20 +533,6 @@ pub(crate) fn cpu_problem(cpus: &[usize]) -> String {
         .collect::<Vec<_>>()
         .join(", ");
     format!("this process may run on CPUs {list}; choose one of them or \"any\"")
-}
-
-/// The IPv4 address in an IPv4-mapped IPv6 one. Its GID is that of the IPv4 address (RoCE v2 writes IPv4 addresses
-/// so), but its packets would be of the other family.
-fn mapped(ip: IpAddr) -> Option<Ipv4Addr> {
-    match ip {
-        IpAddr::V4(_) => None,
-        IpAddr::V6(v6) => v6.to_ipv4_mapped(),
-    }
-}
-
-fn is_host(ip: IpAddr) -> bool {
-    let broadcast = matches!(ip, IpAddr::V4(v4) if v4.is_broadcast());
-    !(ip.is_unspecified() || ip.is_multicast() || ip.is_loopback() || broadcast)
 }
 
 fn parse_mac(text: &str) -> Option<[u8; 6]> {

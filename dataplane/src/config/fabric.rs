@@ -430,7 +430,8 @@ mod tests {
         let networks = config.networks(&infos);
         for from in &networks {
             for to in &infos {
-                let next = from.next_hop(to.addrs[0].0);
+                let first = to.addresses.now().get(0).map(|address| address.ip);
+                let next = from.next_hop(first.unwrap());
                 assert_eq!(next, crate::neighbour::NextHop::Known(to.mac));
             }
         }

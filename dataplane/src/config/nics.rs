@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 
 use roceline_engine::verbs::Mtu;
-use roceline_engine::wire::Gid;
 
 use super::{Config, NicConfig, PortSpec};
+use crate::addresses::{Address, Addresses, Origin, Table};
 use crate::congestion::Live;
 use crate::neighbour::{Known, Network};
-use crate::nic::{GidEntry, LinkState, NicInfo};
+use crate::nic::{LinkState, NicInfo};
 
 impl Config {
     /// The NICs in the order of their indices.
@@ -39,14 +39,16 @@ impl Config {
             link || other.index == info.index
         };
         let mut known = BTreeMap::new();
+        let mut peers = Vec::new();
         let here = infos.iter().zip(&self.nics);
         for (to, _) in here.filter(|(to, other)| on_link(to, &other.port)) {
-            for entry in &to.gids {
+            peers.push(to.index);
+            for (_, address) in to.addresses.now().iter() {
                 let entry_known = Known {
                     mac: to.mac,
                     configured: false,
                 };
-                known.insert(entry.gid.to_ip(), entry_known);
+                known.insert(address.ip, entry_known);
             }
         }
         for &(ip, mac) in &nic.neighbours {
@@ -68,6 +70,7 @@ impl Config {
             gateways: nic.gateways.clone(),
             wired: !matches!(nic.port, PortSpec::Fabric(_)),
             known,
+            peers,
         }
     }
 }
@@ -78,8 +81,7 @@ fn nic_info(index: u32, nic: &NicConfig) -> NicInfo {
         uverbs: index,
         name: nic.name.clone(),
         mac: nic.mac,
-        addrs: nic.addresses.clone(),
-        gids: gid_table(nic),
+        addresses: Addresses::new(gid_table(nic)),
         port_mtu: nic.mtu,
         active_mtu: Mtu::for_port(nic.mtu).unwrap_or(Mtu::M256),
         memory: nic.memory,
@@ -92,23 +94,25 @@ fn nic_info(index: u32, nic: &NicConfig) -> NicInfo {
 
 /// IPv4 first, so that index 0 is what programs want when they do not ask; link-local last, because it is what
 /// they least want. Within a kind the order is that of the file.
-fn gid_table(nic: &NicConfig) -> Vec<GidEntry> {
-    let rank = |ip: &IpAddr| match ip {
+fn gid_table(nic: &NicConfig) -> Table {
+    let rank = |address: &Address| match address.ip {
         IpAddr::V4(_) => 0,
         IpAddr::V6(v6) if v6.is_unicast_link_local() => 2,
         IpAddr::V6(_) => 1,
     };
-    let mut ips: Vec<IpAddr> = nic.addresses.iter().map(|&(ip, _)| ip).collect();
+    let given = nic.addresses.iter();
+    let given = given.map(|&(ip, prefix)| Address::configured(ip, prefix));
+    let mut addresses: Vec<Address> = given.collect();
     let own = IpAddr::V6(link_local(nic.mac));
-    if !ips.contains(&own) {
-        ips.push(own);
+    if !addresses.iter().any(|address| address.ip == own) {
+        addresses.push(Address {
+            ip: own,
+            prefix: 64,
+            origin: Origin::Mac,
+        });
     }
-    ips.sort_by_key(rank);
-    ips.into_iter()
-        .map(|ip| GidEntry {
-            gid: Gid::from_ip(ip),
-        })
-        .collect()
+    addresses.sort_by_key(rank);
+    addresses.into_iter().collect()
 }
 
 /// The EUI-64 of a MAC address with the universal/local bit inverted (RFC 4291 appendix A); on RoCE it is also
@@ -169,9 +173,10 @@ mod tests {
     }
 
     fn gids(info: &NicInfo) -> Vec<String> {
-        info.gids
+        let table = info.addresses.now();
+        table
             .iter()
-            .map(|entry| entry.gid.to_ip().to_string())
+            .map(|(_, address)| address.ip.to_string())
             .collect()
     }
 
@@ -242,8 +247,8 @@ mod tests {
         for from in &networks {
             assert!(!from.wired);
             for to in &infos {
-                for entry in &to.gids {
-                    let next = from.next_hop(entry.gid.to_ip());
+                for (_, address) in to.addresses.now().iter() {
+                    let next = from.next_hop(address.ip);
                     assert_eq!(next, NextHop::Known(to.mac));
                 }
             }

@@ -316,9 +316,10 @@ fn nics(shared: &Shared, names: &[String]) -> Result<Vec<Interface>, CommandErro
             name: nic.name.clone(),
             mac: nic.mac,
             addrs: nic
-                .addrs
-                .iter()
-                .map(|(ip, bits)| format!("{ip}/{bits}"))
+                .addresses
+                .now()
+                .given()
+                .map(ToString::to_string)
                 .collect(),
         })
         .collect())

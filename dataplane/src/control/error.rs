@@ -106,13 +106,9 @@ pub enum CommandError {
     )]
     NotGlobal,
     #[error(
-        "GID index {index} of {device} is empty: it has {count} entries, see `roceline show devices`"
+        "GID index {index} of {device} is empty: `roceline show devices` lists those that are not"
     )]
-    GidIndex {
-        device: String,
-        index: u8,
-        count: usize,
-    },
+    GidIndex { device: String, index: u8 },
     #[error(
         "the peer's GID {0} is no unicast address: exchange GIDs, or check the peer's GID index"
     )]

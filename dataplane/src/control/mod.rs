@@ -13,6 +13,7 @@
 //!                        └─ Query ──────> query: NicInfo and Snapshot as JSON
 //! ```
 
+pub mod addresses;
 mod ask;
 mod bound_socket;
 mod capture;

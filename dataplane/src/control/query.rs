@@ -20,7 +20,7 @@ use super::congestion::Pairs;
 use super::error::CommandError;
 use super::seqpacket::Peer;
 use super::server::Shared;
-use super::{congestion, neighbours, post_mortem, programs};
+use super::{addresses, congestion, neighbours, post_mortem, programs};
 use crate::impair::Spec;
 use asked::{counted, fabric, post_mortems, snapshots};
 pub(super) use report::mac;
@@ -92,6 +92,28 @@ pub enum Query {
         /// Keys and values.
         settings: Pairs,
     },
+    /// Addresses of devices. -> [`AddressesReply`](super::addresses::AddressesReply)
+    Addresses {
+        /// Device name; of all if there is none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        device: Option<String>,
+    },
+    /// Gives a device an address. -> [`AddressesReply`](super::addresses::AddressesReply), of the device
+    #[serde(rename = "address-add")]
+    AddressAdd {
+        /// Device name.
+        device: String,
+        /// The address, with the length of its prefix or without.
+        address: String,
+    },
+    /// Takes an address from a device. -> [`AddressesReply`](super::addresses::AddressesReply), of the device
+    #[serde(rename = "address-remove")]
+    AddressRemove {
+        /// Device name.
+        device: String,
+        /// The address.
+        address: String,
+    },
     /// Takes a link down, or up again. -> [`PortsReply`]
     Link {
         /// Device name.
@@ -110,6 +132,9 @@ impl Query {
             }
             Query::Link { .. } => Some("take links down or up"),
             Query::CongestionSet { .. } => Some("change congestion control"),
+            Query::AddressAdd { .. } | Query::AddressRemove { .. } => {
+                Some("change addresses of NICs")
+            }
             _ => None,
         }
     }
@@ -197,6 +222,11 @@ pub(super) fn answer(shared: &Shared, peer: Peer, payload: &[u8]) -> Result<Vec<
         Query::CongestionSet { device, settings } => {
             json(&congestion::set(shared, device.as_deref(), &settings)?)
         }
+        Query::Addresses { device } => json(&addresses::reply(shared, device.as_deref())?),
+        Query::AddressAdd { device, address } => json(&addresses::add(shared, &device, &address)?),
+        Query::AddressRemove { device, address } => {
+            json(&addresses::remove(shared, &device, &address)?)
+        }
         Query::Link { device, up } => json(&link(shared, device, up)?),
     }
 }
@@ -251,6 +281,24 @@ mod tests {
                 r#"{"query":"congestion-set","device":"roce0","settings":{"rpg_gd":"10"}}"#,
             ),
             (Query::PostMortems, r#"{"query":"postmortems"}"#),
+            (
+                Query::Addresses { device: None },
+                r#"{"query":"addresses"}"#,
+            ),
+            (
+                Query::AddressAdd {
+                    device: "roce0".into(),
+                    address: "10.77.0.9/24".into(),
+                },
+                r#"{"query":"address-add","device":"roce0","address":"10.77.0.9/24"}"#,
+            ),
+            (
+                Query::AddressRemove {
+                    device: "roce0".into(),
+                    address: "10.77.0.9".into(),
+                },
+                r#"{"query":"address-remove","device":"roce0","address":"10.77.0.9"}"#,
+            ),
             (
                 Query::Link {
                     device: "roce0".into(),

@@ -44,6 +44,8 @@ pub struct Shared {
     pub reply_timeout: Duration,
     /// Held while a link is taken down or up: what it was before, and what it is to be, belong together.
     pub link_orders: Mutex<()>,
+    /// Held while a NIC gets or loses an address: no two may have the same.
+    pub address_orders: Mutex<()>,
     /// The rules that are in force.
     pub impairments: Impairments,
     /// Queue pairs that could not be connected.
@@ -164,6 +166,7 @@ impl Shared {
             lcores,
             reply_timeout: ask::REPLY_TIMEOUT,
             link_orders: Mutex::new(()),
+            address_orders: Mutex::new(()),
             impairments: Impairments::default(),
             refused_qps: RefusedQps::default(),
             // 0 is no context: queries use it.

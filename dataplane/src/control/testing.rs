@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
@@ -14,37 +15,33 @@ use roceline_abi::control::{
     Kind, MAGIC, MAX_PAYLOAD, NAME_BYTES, OpenDevice, Plain, ReplyHeader, RequestHeader,
 };
 use roceline_engine::verbs::{Mtu, QpAttr, QpInit, mask};
-use roceline_engine::wire::Gid;
 
 use super::seqpacket::{self, Peer};
 use super::server::{Shared, start_session};
 use super::{ControlConfig, LcorePort, SendError};
 use roceline_engine::fabric::impair::Counts;
 
+use crate::addresses::{Address, Addresses};
 use crate::impair::Place;
 use crate::lcore::message::{
     Command, ContextId, EventPipe, ImpairCommand, NewContext, PlaceReport, Reply, Request, Snapshot,
 };
 use crate::lcore::tap::Tap;
 use crate::neighbour::{Known, Neighbours, Network};
-use crate::nic::{GidEntry, LinkState, NicInfo};
+use crate::nic::{LinkState, NicInfo};
 
 /// A NIC `roceN` with 10.77.0.N+1 and fd77::N+1.
 pub fn nic(index: u32, active_mtu: Mtu) -> NicInfo {
     let last = index as u8 + 1;
     let v4 = format!("10.77.0.{last}").parse().unwrap();
     let v6 = format!("fd77::{last}").parse().unwrap();
+    let addresses = [(v4, 24), (v6, 64)].map(|(ip, prefix)| Address::configured(ip, prefix));
     NicInfo {
         index,
         uverbs: index,
         name: format!("roce{index}"),
         mac: [2, 0, 0, 0, 0, last],
-        addrs: vec![(v4, 24), (v6, 64)],
-        gids: [v4, v6]
-            .map(|ip| GidEntry {
-                gid: Gid::from_ip(ip),
-            })
-            .to_vec(),
+        addresses: Addresses::new(addresses.into_iter().collect()),
         port_mtu: 4200,
         active_mtu,
         memory: roceline_abi::control::MemoryPolicy::Auto,
@@ -58,23 +55,30 @@ pub fn nic(index: u32, active_mtu: Mtu) -> NicInfo {
 /// Two NICs that know each other; the second one's path MTU is 1024.
 pub fn config(socket: PathBuf) -> ControlConfig {
     let nics = [nic(0, Mtu::M4096), nic(1, Mtu::M1024)];
-    let known = nics
-        .iter()
-        .flat_map(|nic| nic.gids.iter().map(|entry| (entry.gid.to_ip(), nic.mac)))
-        .map(|(ip, mac)| {
-            let known = Known {
-                mac,
-                configured: false,
-            };
-            (ip, known)
-        });
+    let with_prefix = |nic: &NicInfo| -> Vec<(IpAddr, u8)> {
+        let table = nic.addresses.now();
+        let all = table.iter().map(|(_, own)| (own.ip, own.prefix));
+        all.collect()
+    };
+    let all = nics.iter().flat_map(|nic| {
+        let addresses = with_prefix(nic).into_iter();
+        addresses.map(|(ip, _)| (ip, nic.mac))
+    });
+    let known = all.map(|(ip, mac)| {
+        let known = Known {
+            mac,
+            configured: false,
+        };
+        (ip, known)
+    });
     let networks = nics.iter().map(|nic| Network {
         name: nic.name.clone(),
         mac: nic.mac,
-        addrs: nic.addrs.clone(),
+        addrs: with_prefix(nic),
         gateways: Vec::new(),
         wired: false,
         known: known.clone().collect(),
+        peers: vec![0, 1],
     });
     let neighbours = Neighbours::new(networks.collect(), vec![LinkState::default(); 2]);
     ControlConfig::new(socket, nics.into(), neighbours.into())
@@ -101,6 +105,8 @@ pub struct State {
     pub close_later: Option<Sender<SyncSender<Reply>>>,
     /// Answer to snapshots.
     pub snapshot: Snapshot,
+    /// Indices of GIDs that queue pairs hold, a bit each.
+    pub gids_held: u32,
     /// Rules that impair packets, with their places.
     pub rules: Vec<(Place, u32)>,
     last_handle: u32,
@@ -241,11 +247,14 @@ impl State {
             },
             Command::Impair(command) => self.impair(command),
             Command::PostMortems => Reply::PostMortems(Vec::new()),
+            Command::GidsHeld { .. } => Reply::GidsHeld(self.gids_held),
             Command::Usage { .. } => Reply::Usage(Box::default()),
             Command::Fabric => Reply::Fabric(Box::default()),
             Command::Fatal
             | Command::SetLink { .. }
             | Command::SetCongestion { .. }
+            | Command::SetGids { .. }
+            | Command::GidsChanged { .. }
             | Command::Transmit { .. }
             | Command::PeerMoved { .. } => Reply::Done,
             // As if nothing lay in it.

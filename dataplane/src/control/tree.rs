@@ -2,7 +2,7 @@
 //! like the kernel's `/sys/class/infiniband*` and `/dev/infiniband`. The shim redirects those paths here, so that
 //! readdir, openat and friends work natively.
 //!
-//! In: the NICs as configured, once, their counters and what other devices there are (`machine`) from time to time. Out:
+//! In: the NICs as configured, once, changes of their addresses, their counters and what other devices there are (`machine`) from time to time. Out:
 //! files and links. The control thread owns the tree; it appears as a whole by one rename and goes when the value is dropped.
 //!
 //! ```text
@@ -15,6 +15,7 @@
 
 pub mod attributes;
 mod content;
+pub mod gids;
 
 use std::ffi::CString;
 use std::fs::{self, OpenOptions};
@@ -29,8 +30,8 @@ use content::{build, link_files, port_dir, put};
 
 pub(super) use content::make_dir;
 pub use content::{
-    CounterFile, DEFAULT_PKEY, GID_TABLE_LEN, PKEY_TABLE_LEN, PORT_CAP_FLAGS, UVERBS_MAJOR,
-    UVERBS_MINOR, counter_files,
+    CounterFile, DEFAULT_PKEY, PKEY_TABLE_LEN, PORT_CAP_FLAGS, UVERBS_MAJOR, UVERBS_MINOR,
+    counter_files,
 };
 
 /// The least that `lifespan` may be, so that nobody makes the daemon write files all the time, and the most.

@@ -49,6 +49,15 @@ impl Senders {
         });
     }
 
+    /// Forgets those that sent to another address than these of ours.
+    pub fn keep(&mut self, ours: impl Fn(Gid) -> bool) {
+        for sender in self.0.iter_mut() {
+            if sender.is_some_and(|sender| !ours(sender.own)) {
+                *sender = None;
+            }
+        }
+    }
+
     /// The way to a sender.
     fn path_to(&self, gid: Gid, smac: [u8; 6], traffic_class: u8) -> Option<Path> {
         let found = self.0[place(gid)].filter(|sender| sender.gid == gid)?;
@@ -201,6 +210,13 @@ mod tests {
         assert_eq!((path.sgid, path.dgid), (parsed.packet.dst, gid));
         assert_eq!((path.smac, path.dmac), (mac, [2, 0, 0, 0, 0, 0xfe]));
         assert_eq!(path.traffic_class, 0xc2);
+        // The address that it sent to stays, then goes.
+        senders.keep(|own| own == parsed.packet.dst);
+        assert!(senders.path_to(gid, mac, 0xc2).is_some());
+        let mut left = Senders::default();
+        left.learn(&parsed);
+        left.keep(|own| own != parsed.packet.dst);
+        assert!(left.path_to(gid, mac, 0xc2).is_none());
         // Another that has the same place.
         let same = |other: &Gid| *other != gid && place(*other) == place(gid);
         let mut others = (0..u16::MAX).map(|n| {

@@ -24,6 +24,7 @@ use super::Lcore;
 use super::congestion;
 use super::context::{Context, ContextKey, Pd};
 use super::doorbell::Doorbells;
+use super::gids;
 use super::impair;
 use super::inject;
 use super::link;
@@ -73,6 +74,9 @@ pub fn serve(lcore: &mut Lcore, request: Request, now: Nanos) {
         Command::Inject { nic, frames } => inject::serve(lcore, nic, &frames),
         Command::SetLink { nic, up } => link::order(lcore, nic, up),
         Command::SetCongestion { nic, settings } => congestion::set(lcore, nic, &settings, now),
+        Command::SetGids { nic, gids } => gids::set(lcore, nic, gids),
+        Command::GidsChanged { nic } => gids::changed(lcore, nic),
+        Command::GidsHeld { nic } => gids::held(lcore, nic),
         Command::Transmit { nic, frames } => others::transmit(lcore, nic, &frames),
         Command::PeerMoved {
             nic,
@@ -275,6 +279,9 @@ fn in_context(
         | Command::Fatal
         | Command::SetLink { .. }
         | Command::SetCongestion { .. }
+        | Command::SetGids { .. }
+        | Command::GidsChanged { .. }
+        | Command::GidsHeld { .. }
         | Command::Inject { .. }
         | Command::Transmit { .. }
         | Command::PeerMoved { .. } => failed(libc::EINVAL, "command out of place"),

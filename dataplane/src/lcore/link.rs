@@ -43,18 +43,23 @@ pub fn follow(lcore: &mut Lcore) {
         } else {
             AsyncKind::PortErr
         };
-        let Shared {
-            contexts,
-            due_events,
-            ..
-        } = &mut *shared;
-        for (key, context) in contexts {
-            if context.nic != index || context.closing.is_some() {
-                continue;
-            }
-            if context.async_events.push(async_record(PORT, kind)) {
-                context.note_events(key, due_events);
-            }
+        tell(shared, index, kind);
+    }
+}
+
+/// Tells each program that has the NIC at this place open of something about its port.
+pub(super) fn tell(shared: &mut Shared, place: usize, kind: AsyncKind) {
+    let Shared {
+        contexts,
+        due_events,
+        ..
+    } = shared;
+    for (key, context) in contexts {
+        if context.nic != place || context.closing.is_some() {
+            continue;
+        }
+        if context.async_events.push(async_record(PORT, kind)) {
+            context.note_events(key, due_events);
         }
     }
 }

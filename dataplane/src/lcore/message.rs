@@ -318,6 +318,23 @@ pub enum Command {
         /// All of them.
         settings: Box<Settings>,
     },
+    /// Take packets for these addresses, and for no others, from now on. No context needed. -> `Done`
+    SetGids {
+        /// Index of the NIC.
+        nic: u32,
+        /// All that it has.
+        gids: Arc<[Gid]>,
+    },
+    /// Tell the programs of a NIC that its GID table has changed. No context needed. -> `Done`
+    GidsChanged {
+        /// Its index.
+        nic: u32,
+    },
+    /// Which indices of the GID table do queue pairs and address handles hold? No context needed. -> `GidsHeld`
+    GidsHeld {
+        /// Index of the NIC.
+        nic: u32,
+    },
     /// Let a NIC receive frames. No context needed. -> `Injected`
     Inject {
         /// Its index.
@@ -487,6 +504,8 @@ pub enum Reply {
     Fabric(Box<FabricReport>),
     /// What the loop did.
     Usage(Box<LoopUse>),
+    /// Indices of a GID table that are held, a bit each.
+    GidsHeld(u32),
     /// Records of all NICs.
     PostMortems(Vec<PostMortemReport>),
     /// The tap that was removed.

@@ -18,6 +18,7 @@ mod drain;
 mod dropped;
 mod events;
 mod few;
+mod gids;
 mod idle;
 mod impair;
 mod inject;

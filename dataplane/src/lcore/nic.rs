@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use roceline_engine::verbs::QpId;
+use roceline_engine::wire::Gid;
 use roceline_engine::{Engine, EngineConfig, Nanos, Outcome, Outputs, Place, Side};
 use slab::Slab;
 
@@ -40,6 +41,8 @@ pub const TX_LIMIT: usize = 4096;
 pub struct Nic {
     /// Name, addresses, limits.
     pub info: Arc<NicInfo>,
+    /// Its addresses: whatever else is received is for others.
+    pub gids: Arc<[Gid]>,
     /// Transport.
     pub engine: Engine,
     /// Where packets come from and go to.
@@ -166,6 +169,7 @@ impl Nic {
         engine.set_datagram_mtu(info.active_mtu);
         engine.set_transmission_selection(&settings.ets);
         Nic {
+            gids: info.addresses.now().gids().map(|(_, gid)| gid).collect(),
             info,
             qps: QpTable::new(engine.qpn_layout()),
             engine,

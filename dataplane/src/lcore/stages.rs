@@ -141,8 +141,7 @@ fn check(nic: &mut Nic, shared: &mut Shared) -> u64 {
         let parsed = nic.received.parsed(at);
         let packet = &parsed.packet;
         if own != Some(packet.dst) {
-            let gids = &nic.info.gids;
-            if !gids.iter().any(|entry| entry.gid == packet.dst) {
+            if !nic.gids.contains(&packet.dst) {
                 good &= !(1 << at);
                 others_group(nic, shared, at);
                 continue;

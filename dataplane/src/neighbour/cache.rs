@@ -169,6 +169,12 @@ impl Cache {
         }
     }
 
+    /// An address is nobody else's any more. True if somebody may be waiting for it, who has to be told.
+    pub fn forget(&mut self, address: IpAddr) -> bool {
+        let gone = self.entries.remove(&address);
+        gone.is_some_and(|entry| entry.state == State::Incomplete)
+    }
+
     /// Takes in what was heard about an address.
     pub fn hear(&mut self, about: IpAddr, heard: Heard, now: Nanos) -> Learned {
         let believed = match heard.confirms {

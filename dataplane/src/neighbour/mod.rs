@@ -25,7 +25,7 @@ pub mod service;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
@@ -141,7 +141,8 @@ pub struct Conflict {
 /// What all NICs know; shared by control threads and the [`service`].
 #[derive(Debug)]
 pub struct Neighbours {
-    networks: Vec<Arc<Network>>,
+    /// By index of the NIC. Written with `inner` held, so that a node and its network go together.
+    networks: Vec<RwLock<Arc<Network>>>,
     links: Vec<LinkState>,
     counts: Vec<AtomicCounts>,
     inner: Mutex<Inner>,
@@ -172,6 +173,11 @@ impl Inner {
     }
 }
 
+fn held(network: &RwLock<Arc<Network>>) -> Arc<Network> {
+    // A network is stored whole, or not.
+    Arc::clone(&network.read().unwrap_or_else(PoisonError::into_inner))
+}
+
 /// Counts that anybody may read without the lock.
 #[derive(Debug, Default)]
 struct AtomicCounts([AtomicU64; Counts::NAMES.len()]);
@@ -186,7 +192,7 @@ impl Neighbours {
             .collect();
         Neighbours {
             counts: networks.iter().map(|_| AtomicCounts::default()).collect(),
-            networks,
+            networks: networks.into_iter().map(RwLock::new).collect(),
             links,
             inner: Mutex::new(Inner {
                 nodes,
@@ -200,7 +206,66 @@ impl Neighbours {
 
     /// Whether there is a NIC that has anybody to ask.
     pub fn any_wired(&self) -> bool {
-        self.networks.iter().any(|network| network.wired)
+        self.networks().any(|network| network.wired)
+    }
+
+    /// What NIC `nic` knows without asking.
+    pub fn network(&self, nic: usize) -> Option<Arc<Network>> {
+        self.networks.get(nic).map(held)
+    }
+
+    fn networks(&self) -> impl Iterator<Item = Arc<Network>> {
+        self.networks.iter().map(held)
+    }
+
+    /// NIC `nic` has an address from now on: it answers for it and looks whether others have it too, and NICs on its emulated link
+    /// know where it is.
+    pub fn add_address(&self, nic: u32, ip: IpAddr, prefix: u8) {
+        let Some(mac) = self.network(nic as usize).map(|network| network.mac) else {
+            return;
+        };
+        self.change(nic, |network, own| {
+            if own {
+                network.addrs.push((ip, prefix));
+            }
+            network.learn(ip, mac);
+        });
+    }
+
+    /// NIC `nic` has an address no longer.
+    pub fn remove_address(&self, nic: u32, ip: IpAddr) {
+        self.change(nic, |network, own| {
+            if own {
+                network.addrs.retain(|&(own, _)| own != ip);
+            }
+            network.forget(ip);
+        });
+    }
+
+    /// Changes what NIC `nic`, and those on its emulated link, know without asking; whether it is the NIC's own is told.
+    fn change(&self, nic: u32, change: impl Fn(&mut Network, bool)) {
+        let mut inner = self.lock();
+        let now = self.now();
+        for (index, network) in (0..).zip(&self.networks) {
+            let before = held(network);
+            let own = index == nic;
+            if !own && !before.peers.contains(&nic) {
+                continue;
+            }
+            let mut changed = Network::clone(&before);
+            change(&mut changed, own);
+            let changed = Arc::new(changed);
+            *network.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&changed);
+            if let Some(Some(node)) = inner.nodes.get_mut(index as usize) {
+                if node.set_network(changed, now) {
+                    self.changed.notify_all();
+                }
+            }
+        }
+        // What is new is looked for at once.
+        if let Some(thread) = &inner.thread {
+            thread.unpark();
+        }
     }
 
     /// The MAC address to which NIC `nic` sends packets for `dgid`, for a program of `user`. Waits for the network if it has
@@ -212,7 +277,7 @@ impl Neighbours {
     pub fn resolve(&self, nic: u32, dgid: Gid, user: u32) -> Result<Mac, Unresolved> {
         let address = dgid.to_ip();
         let index = nic as usize;
-        let Some(network) = self.networks.get(index) else {
+        let Some(network) = self.network(index) else {
             return Err(Unresolved::NotOnLink {
                 device: format!("NIC {nic}"),
                 address,
@@ -322,7 +387,7 @@ impl Neighbours {
         let mut all = Vec::new();
         let inner = self.lock();
         let now = self.now();
-        for (nic, network) in (0..).zip(&self.networks) {
+        for (nic, network) in (0..).zip(self.networks()) {
             for (&address, known) in &network.known {
                 if network.is_own(address) {
                     continue;
@@ -372,7 +437,7 @@ impl Neighbours {
 
     /// What was counted for a NIC, by name; nothing for one on an emulated link.
     pub fn counters(&self, nic: usize) -> impl Iterator<Item = (&'static str, u64)> {
-        let wired = self.networks.get(nic).is_some_and(|network| network.wired);
+        let wired = self.network(nic).is_some_and(|network| network.wired);
         let values = self
             .counts
             .get(nic)

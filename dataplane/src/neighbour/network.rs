@@ -1,4 +1,4 @@
-//! What a NIC knows of its network without asking: from the configuration, and fixed.
+//! What a NIC knows of its network without asking: from the configuration, and, as addresses of NICs come and go, from orders.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -39,6 +39,8 @@ pub struct Network {
     pub wired: bool,
     /// What needs no asking: itself, NICs on the same emulated link, static neighbours, which win.
     pub known: BTreeMap<IpAddr, Known>,
+    /// NICs on the same emulated link, by their indices, this one among them.
+    pub peers: Vec<u32>,
 }
 
 /// Where packets for an address go.
@@ -90,6 +92,34 @@ impl Network {
     /// Whether an address is this NIC's own.
     pub fn is_own(&self, address: IpAddr) -> bool {
         self.addrs.iter().any(|&(own, _)| own == address)
+    }
+
+    /// A NIC on the link, or this one, has an address from now on.
+    pub fn learn(&mut self, ip: IpAddr, mac: Mac) {
+        let from_nic = Known {
+            mac,
+            configured: false,
+        };
+        self.known.entry(ip).or_insert(from_nic);
+    }
+
+    /// A NIC on the link has an address no longer.
+    pub fn forget(&mut self, ip: IpAddr) {
+        if self.known.get(&ip).is_some_and(|known| !known.configured) {
+            self.known.remove(&ip);
+        }
+    }
+
+    /// As what the configuration names an address, if it does.
+    pub fn named(&self, address: IpAddr) -> Option<&'static str> {
+        let neighbour = self
+            .known
+            .get(&address)
+            .is_some_and(|known| known.configured);
+        match neighbour {
+            true => Some("a `[[nic.neighbor]]`"),
+            false => self.gateways.contains(&address).then_some("the `gateway`"),
+        }
     }
 
     /// The own address to ask `target` from: that of its subnet, if there is one, else any of its family.
@@ -159,6 +189,7 @@ mod tests {
                     (ip(text), known)
                 })
                 .into(),
+            peers: vec![],
         }
     }
 
@@ -179,6 +210,23 @@ mod tests {
         assert_eq!(hop(&net, "10.79.0.9"), known(7), "a static gateway");
         net.wired = false;
         assert_eq!(hop(&net, "10.78.0.9"), NextHop::Nobody);
+    }
+
+    #[test]
+    fn addresses_of_nics_come_and_go_and_those_of_the_configuration_stay() {
+        let mut net = network();
+        let mac = [2, 0, 0, 0, 0, 9];
+        let known = |net: &Network, text: &str| net.known.get(&ip(text)).map(|known| known.mac[5]);
+        net.learn(ip("10.78.0.9"), mac);
+        net.learn(ip("10.78.0.7"), mac);
+        assert_eq!(known(&net, "10.78.0.9"), Some(9));
+        assert_eq!(known(&net, "10.78.0.7"), Some(7), "static entries win");
+        net.forget(ip("10.78.0.9"));
+        net.forget(ip("10.78.0.7"));
+        assert_eq!(known(&net, "10.78.0.9"), None);
+        assert_eq!(known(&net, "10.78.0.7"), Some(7));
+        assert!(net.named(ip("10.78.0.7")).is_some() && net.named(ip("10.78.0.254")).is_some());
+        assert_eq!(net.named(ip("10.78.0.9")), None);
     }
 
     #[test]

@@ -153,6 +153,17 @@ impl Node {
         &self.counts
     }
 
+    /// Knows this without asking from now on: its own addresses may be others. True if somebody who waits has to be told that what he
+    /// asks for has become our own.
+    pub fn set_network(&mut self, net: Arc<Network>, now: Nanos) -> bool {
+        let addresses = net.addrs.iter().map(|&(ip, _)| ip);
+        let told = addresses.clone().filter(|&ip| self.cache.forget(ip));
+        let told = told.count() > 0;
+        self.own.replace(addresses, self.up, now);
+        self.net = net;
+        told
+    }
+
     /// Whether its port has a link.
     pub fn link(&mut self, up: bool, now: Nanos) {
         if self.up != up {

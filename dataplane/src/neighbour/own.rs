@@ -1,9 +1,9 @@
-//! A NIC's own addresses: looked for on the network when its port gets a link, then announced, and watched from then on
-//! for others who have them too.
+//! A NIC's own addresses: looked for on the network when its port gets a link, or they come while it has one, then announced,
+//! and watched from then on for others who have them too.
 //!
 //! What RFC 5227 (IPv4) and RFC 4862 section 5.4 (IPv6) ask, with two differences. An address is used from the start,
-//! as Linux does with IPv4, since programs read a GID table that never changes. And for that reason one that somebody else
-//! has is kept: it is said, and defended once in a while (RFC 5227 section 2.4, b), but never given up.
+//! as Linux does with IPv4, since programs hold indices into the GID table. And for that reason one that somebody else
+//! has is kept: it is said, and defended once in a while (RFC 5227 section 2.4, b), but never given up unless by order.
 
 use std::net::IpAddr;
 
@@ -60,6 +60,19 @@ struct Own {
     quiet_until: Nanos,
 }
 
+impl Own {
+    fn new(ip: IpAddr, up: bool, now: Nanos) -> Own {
+        Own {
+            ip,
+            phase: if up { Phase::Probing } else { Phase::Down },
+            sent: 0,
+            due: now,
+            claim: None,
+            quiet_until: Nanos::ZERO,
+        }
+    }
+}
+
 /// The addresses of a NIC.
 #[derive(Debug)]
 pub struct OwnAddresses(Vec<Own>);
@@ -67,18 +80,17 @@ pub struct OwnAddresses(Vec<Own>);
 impl OwnAddresses {
     /// Addresses of a NIC whose port has no link yet.
     pub fn new(addresses: impl Iterator<Item = IpAddr>) -> OwnAddresses {
-        OwnAddresses(
-            addresses
-                .map(|ip| Own {
-                    ip,
-                    phase: Phase::Down,
-                    sent: 0,
-                    due: Nanos::ZERO,
-                    claim: None,
-                    quiet_until: Nanos::ZERO,
-                })
-                .collect(),
-        )
+        let down = |ip| Own::new(ip, false, Nanos::ZERO);
+        OwnAddresses(addresses.map(down).collect())
+    }
+
+    /// Has these from now on, on a port with a link or without: those that are new are looked for as at the start, those that are not among
+    /// them are no longer spoken of.
+    pub fn replace(&mut self, addresses: impl Iterator<Item = IpAddr>, up: bool, now: Nanos) {
+        let before = std::mem::take(&mut self.0);
+        let kept = |ip| before.iter().find(|own| own.ip == ip).copied();
+        let all = addresses.map(|ip| kept(ip).unwrap_or_else(|| Own::new(ip, up, now)));
+        self.0 = all.collect();
     }
 
     /// The port got a link, or lost it: another one may have other stations on it.
@@ -189,6 +201,34 @@ mod tests {
             assert_eq!(own.next_deadline(), None);
             own.link(false, ms(begin + 5000));
         }
+    }
+
+    #[test]
+    fn an_address_that_comes_later_is_looked_for_and_one_that_goes_is_not_spoken_of() {
+        let ip = |last: u8| IpAddr::from([10, 0, 0, last]);
+        let mut own = OwnAddresses::new([ip(1), ip(2)].into_iter());
+        own.link(true, ms(0));
+        for at in 0..100 {
+            own.timers(ms(100 * at), |_| ());
+        }
+        own.claimed(ip(1), [2, 0, 0, 0, 0, 9], ms(9000));
+        own.claimed(ip(2), [2, 0, 0, 0, 0, 9], ms(9000));
+        own.replace([ip(1), ip(3)].into_iter(), true, ms(10_000));
+        let claimed: Vec<IpAddr> = own.claims().map(|(ip, _)| ip).collect();
+        assert_eq!(
+            claimed,
+            [ip(1)],
+            "what is known of the one that stays is kept"
+        );
+        assert!(own.is_tentative(ip(3)) && !own.is_tentative(ip(1)));
+        assert_eq!(own.next_deadline(), Some(ms(10_000)));
+        let mut said = Vec::new();
+        own.timers(ms(10_000), |say| said.push(say));
+        assert_eq!(said, [Say::Probe(ip(3))]);
+        assert!(!own.claimed(ip(2), [2, 0, 0, 0, 0, 9], ms(20_000)));
+        // Without a link nobody is asked.
+        own.replace([ip(4)].into_iter(), false, ms(20_000));
+        assert_eq!(own.next_deadline(), None);
     }
 
     #[test]

@@ -144,14 +144,16 @@ impl Unsent {
     }
 
     /// Tries again.
-    fn retry(&mut self, networks: &[Arc<Network>], lcores: &dyn LcorePort) {
+    fn retry(&mut self, network: impl Fn(usize) -> Option<Arc<Network>>, lcores: &dyn LcorePort) {
         let kept: Vec<_> = self
             .0
             .iter()
             .map(|(&(nic, lcore, _), &moved)| (nic, lcore, moved))
             .collect();
         for (index, lcore, moved) in kept {
-            self.send_to(lcore, &networks[index], index, moved, lcores);
+            if let Some(network) = network(index) {
+                self.send_to(lcore, &network, index, moved, lcores);
+            }
         }
     }
 }
@@ -163,7 +165,7 @@ fn turn(
     unsent: &mut Unsent,
 ) -> Rest {
     let mut busy = false;
-    unsent.retry(&neighbours.networks, lcores);
+    unsent.retry(|index| neighbours.network(index), lcores);
     let mut next: Option<Nanos> = None;
     for (index, pipe) in pipes.iter().enumerate() {
         let mut out = Outbox::default();
@@ -207,7 +209,9 @@ fn act(
         return;
     }
     let nic = index as u32;
-    let network = &neighbours.networks[index];
+    let Some(network) = neighbours.network(index) else {
+        return;
+    };
     if !out.frames.is_empty() {
         let frames = out.frames;
         // One of them will do.
@@ -218,7 +222,7 @@ fn act(
     for Moved { address, old, new } in out.moved {
         let (device, was, is) = (&network.name, text(old), text(new));
         tracing::info!(%device, %address, %was, %is, "a peer's MAC address changed");
-        unsent.send(network, index, Moved { address, old, new }, lcores);
+        unsent.send(&network, index, Moved { address, old, new }, lcores);
     }
     for (address, mac) in out.conflicts {
         let (device, other) = (&network.name, text(mac));
@@ -301,8 +305,8 @@ mod tests {
             gateways: vec![],
             wired: true,
             known: Default::default(),
+            peers: vec![],
         });
-        let networks = [Arc::clone(&network)];
         let (port, mut unsent, last) = (Port::default(), Unsent::default(), Cell::new(1));
         let moves = |unsent: &mut Unsent, host: u8| {
             let (old, new) = (last.get(), last.get() + 1);
@@ -318,10 +322,10 @@ mod tests {
         port.full.store(true, Ordering::Relaxed);
         moves(&mut unsent, 3);
         moves(&mut unsent, 3);
-        unsent.retry(&networks, &port);
+        unsent.retry(|_| Some(Arc::clone(&network)), &port);
         port.full.store(false, Ordering::Relaxed);
-        unsent.retry(&networks, &port);
-        unsent.retry(&networks, &port);
+        unsent.retry(|_| Some(Arc::clone(&network)), &port);
+        unsent.retry(|_| Some(Arc::clone(&network)), &port);
         let [first, second] = port.moves.map(|told| {
             let told = told.into_inner().unwrap();
             let ends = told.iter().map(|m| (m.old[5], m.new[5]));

@@ -12,6 +12,7 @@ fn neighbours() -> Neighbours {
         gateways: vec![],
         wired: true,
         known: Default::default(),
+        peers: vec![],
     };
     Neighbours::new(vec![network], vec![])
 }

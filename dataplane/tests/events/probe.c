@@ -49,14 +49,16 @@ void renew(struct end *end, const struct how *how)
 	check(end->qp != NULL, "ibv_create_qp on %s: %s", end->name, strerror(errno));
 }
 
-static void join_one(struct end *end, const struct end *peer, const struct how *how)
+static void join_one(struct end ends[2], int own, const struct how *how)
 {
+	struct end *end = &ends[own];
+	const struct end *peer = &ends[1 - own];
 	union ibv_gid gid;
 	unsigned all = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
 	unsigned access = how->access ? how->access & ~NO_ACCESS : all;
 	int last = how->stop ? how->stop - 1 : IBV_QPS_RTS;
 
-	check(ibv_query_gid(peer->context, 1, 0, &gid) == 0, "no GID on %s", peer->name);
+	check(ibv_query_gid(peer->context, 1, how->gid[1 - own], &gid) == 0, "no GID on %s", peer->name);
 	int error = modify(end,
 			   (struct ibv_qp_attr){ .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = access },
 			   IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
@@ -68,7 +70,8 @@ static void join_one(struct end *end, const struct end *peer, const struct how *
 					     .dest_qp_num = peer->qp->qp_num, .rq_psn = peer->psn,
 					     .max_dest_rd_atomic = 4, .min_rnr_timer = 1,
 					     .ah_attr = { .is_global = 1, .port_num = 1,
-							  .grh = { .dgid = gid, .hop_limit = 64 } } },
+							  .grh = { .dgid = gid, .hop_limit = 64,
+								   .sgid_index = how->gid[own] } } },
 		       IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 			       IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
 	check(!error, "%s to RTR: %s", end->name, strerror(error));
@@ -89,7 +92,7 @@ void join(struct end ends[2], const struct how *how)
 	for (int i = 0; i < 2; i++)
 		renew(&ends[i], how);
 	for (int i = 0; i < 2; i++)
-		join_one(&ends[i], &ends[1 - i], how);
+		join_one(ends, i, how);
 }
 
 struct ibv_async_event take_async(struct end *end, const char *what)
@@ -108,7 +111,7 @@ void expect_event(struct end *end, const char *what, enum ibv_event_type type, c
 
 	check(event.event_type == type, "%s: event \"%s\" on %s, expected \"%s\"", what,
 	      ibv_event_type_str(event.event_type), end->name, ibv_event_type_str(type));
-	if (type == IBV_EVENT_PORT_ACTIVE || type == IBV_EVENT_PORT_ERR)
+	if (type == IBV_EVENT_PORT_ACTIVE || type == IBV_EVENT_PORT_ERR || type == IBV_EVENT_GID_CHANGE)
 		check(event.element.port_num == 1, "%s: event of port %d", what, event.element.port_num);
 	else
 		check(event.element.qp == object, "%s: the event on %s names another object", what, end->name);
@@ -137,6 +140,8 @@ static const struct {
 	{ "events", event_case },
 	{ "acknowledge", acknowledge_case },
 	{ "link", link_case },
+	{ "gid", gid_case },
+	{ "gid-order", gid_order_case },
 	{ "faults", fault_case },
 	{ "threads", thread_case },
 	{ "post", post_case },

@@ -21,6 +21,7 @@ struct how {
 	uint32_t cqe;		/* entries of a CQ of the QP's own */
 	int stop;		/* 1 + the state to stop in */
 	bool builder;		/* for ibv_wr_send and ibv_wr_rdma_write */
+	uint8_t gid[2];		/* GID index of each end */
 };
 enum { NO_ACCESS = 1 << 30 };
 
@@ -46,6 +47,8 @@ void extended_case(void);
 void event_case(void);
 void acknowledge_case(void);
 void link_case(void);
+void gid_case(void);
+void gid_order_case(void);
 void fault_case(void);
 void thread_case(void);
 void post_case(void);

@@ -322,6 +322,7 @@ pub enum AsyncKind {
     SrqErr = 14,
     SrqLimitReached = 15,
     QpLastWqeReached = 16,
+    GidChange = 18,
 }
 
 impl AsyncKind {
@@ -339,6 +340,7 @@ impl AsyncKind {
             AsyncKind::SrqErr => "SRQ_ERR",
             AsyncKind::SrqLimitReached => "SRQ_LIMIT_REACHED",
             AsyncKind::QpLastWqeReached => "QP_LAST_WQE_REACHED",
+            AsyncKind::GidChange => "GID_CHANGE",
         }
     }
 }

@@ -31,6 +31,7 @@ impl LcorePort for Three {
                 let gd = values.iter().find(|value| value.key == "rpg_gd").unwrap();
                 format!("nic {nic} gd {}", gd.value)
             }
+            Command::SetGids { gids, .. } => format!("{} gids", gids.len()),
             Command::Impair(ImpairCommand::Add { .. }) => "add".into(),
             Command::Impair(ImpairCommand::Remove { .. }) => "remove".into(),
             Command::AddTap(_) => "tap".into(),
@@ -167,6 +168,24 @@ fn congestion_control_that_one_lcore_does_not_change_is_as_it_was_on_all_nics() 
         ];
         assert_eq!(three.told(), all(&expected));
         assert_eq!(gds(), ["11", "11"]);
+    }
+}
+
+#[test]
+fn an_address_that_one_lcore_does_not_take_or_give_up_is_as_it_was_on_all() {
+    for (shared, three, errno) in failing(the_last) {
+        for (what, address, wanted) in [
+            ("add", "10.77.0.9", "3 gids"),
+            ("remove", "10.77.0.1", "1 gids"),
+        ] {
+            let text =
+                format!(r#"{{"query":"address-{what}","device":"roce0","address":"{address}"}}"#);
+            assert_eq!(order(&shared, &text), errno);
+            let makes = [(0, wanted), (1, wanted), (2, wanted)];
+            let undoes = [(2, "2 gids"), (1, "2 gids"), (0, "2 gids")];
+            assert_eq!(three.told(), all(&[makes, undoes].concat()));
+            assert_eq!(shared.config.nics[0].addresses.now().iter().count(), 2);
+        }
     }
 }
 

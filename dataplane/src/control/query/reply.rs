@@ -69,9 +69,9 @@ pub struct Device {
     pub node_guid: String,
     /// MAC.
     pub mac: String,
-    /// Addresses with prefix length, in config order.
+    /// Addresses with prefix length, without that which only follows from the MAC address.
     pub addrs: Vec<String>,
-    /// GID table.
+    /// GID table: the entries that are not empty.
     pub gids: Vec<GidLine>,
     /// MTU of the port.
     pub mtu: u32,

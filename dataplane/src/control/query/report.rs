@@ -22,20 +22,17 @@ pub(super) fn device(nic: &NicInfo, all: &[(u32, Snapshot)]) -> Device {
             .flat_map(|(_, s)| &s.nics)
             .filter(|n| n.name == nic.name)
     };
+    let table = nic.addresses.now();
     Device {
         name: nic.name.clone(),
         index: nic.index,
         uverbs: format!("uverbs{}", nic.uverbs),
         node_guid: hex_groups(&nic.node_guid),
         mac: mac(nic.mac),
-        addrs: nic
-            .addrs
-            .iter()
-            .map(|(ip, prefix)| format!("{ip}/{prefix}"))
-            .collect(),
-        gids: (0..)
-            .zip(&nic.gids)
-            .map(|(index, entry)| gid_line(index, entry.gid))
+        addrs: table.given().map(ToString::to_string).collect(),
+        gids: table
+            .gids()
+            .map(|(index, gid)| gid_line(index as u32, gid))
             .collect(),
         mtu: nic.port_mtu,
         active_mtu: nic.active_mtu.bytes(),

@@ -10,14 +10,11 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use roceline_engine::wire::Gid;
-
-use super::{Tree, attributes};
+use super::{Tree, attributes, gids};
+use crate::addresses::GID_TABLE_LEN;
 use crate::control::counters::NicCounters;
 use crate::nic::NicInfo;
 
-/// Entries of a port's GID table, `gid_tbl_len` of QUERY_PORT: those that exist, then zero GIDs.
-pub const GID_TABLE_LEN: usize = 16;
 /// Entries of a port's P_Key table: the default one.
 pub const PKEY_TABLE_LEN: usize = 1;
 /// The default P_Key, full member.
@@ -40,15 +37,17 @@ const RXE_MODALIAS: &str = "rdma_device:Nrxe";
 const RATE: &str = "100 Gb/sec (4X EDR)";
 
 pub(super) fn build(root: &Path, nics: &[NicInfo]) -> io::Result<()> {
-    if let Some(nic) = nics.iter().find(|n| n.gids.len() > GID_TABLE_LEN) {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            format!(
-                "{} has {} GIDs but its table holds {GID_TABLE_LEN}: give it fewer addresses",
-                nic.name,
-                nic.gids.len()
-            ),
-        ));
+    for nic in nics {
+        let count = nic.addresses.now().len();
+        if count > GID_TABLE_LEN {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!(
+                    "{} has {count} GIDs but its table holds {GID_TABLE_LEN}: give it fewer addresses",
+                    nic.name,
+                ),
+            ));
+        }
     }
     make_dir(root)?;
     let all = root.join("all");
@@ -139,26 +138,7 @@ fn port(dir: &Path, nic: &NicInfo) -> io::Result<()> {
     make_dir(&pkeys)?;
     put(&pkeys, "0", format_args!("{DEFAULT_PKEY:#06x}"))?;
 
-    let (gids, types, ndevs) = (
-        dir.join("gids"),
-        dir.join("gid_attrs/types"),
-        dir.join("gid_attrs/ndevs"),
-    );
-    for dir in [&gids, &types, &ndevs] {
-        make_dir(dir)?;
-    }
-    for i in 0..GID_TABLE_LEN {
-        let name = i.to_string();
-        let entry = nic.gids.get(i).map(|e| e.gid);
-        put(&gids, &name, gid_text(entry.unwrap_or_default()))?;
-        // The kernel answers EINVAL for an empty entry, which a file cannot; libibverbs skips zero GIDs but fails
-        // where the type is missing.
-        put(&types, &name, "RoCE v2")?;
-        // libibverbs turns the name into an index, so it must be an interface that exists; the NIC has none.
-        put_bytes(&ndevs, &name, if entry.is_some() { b"lo\n" } else { b"" })?;
-    }
-
-    Ok(())
+    gids::create(dir, &nic.addresses.now())
 }
 
 /// File name and text of what says whether a port has a link. Without one the rxe kernel driver is in Polling, too.
@@ -215,12 +195,8 @@ fn guid(bytes: [u8; 8]) -> String {
     groups(&bytes)
 }
 
-/// Eight groups of four hex digits, never shortened.
-fn gid_text(gid: Gid) -> String {
-    groups(&gid.0)
-}
-
-fn groups(bytes: &[u8]) -> String {
+/// Groups of four hex digits, never shortened.
+pub(super) fn groups(bytes: &[u8]) -> String {
     let mut text = String::new();
     for (i, pair) in bytes.chunks(2).enumerate() {
         let separator = if i == 0 { "" } else { ":" };
@@ -261,7 +237,7 @@ pub(super) fn put(dir: &Path, name: &str, value: impl std::fmt::Display) -> io::
     put_bytes(dir, name, format!("{value}\n").as_bytes())
 }
 
-fn put_bytes(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+pub(super) fn put_bytes(dir: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     let path = dir.join(name);
     let mut file = OpenOptions::new()
         .write(true)

@@ -1,13 +1,13 @@
 use std::net::IpAddr;
 
 use roceline_engine::verbs::Mtu;
-use roceline_engine::wire::Gid;
 
 use super::content::cpu_mask;
 use super::*;
+use crate::addresses::{Address, Addresses, GID_TABLE_LEN, Table};
 use crate::control::counters::NicCounters;
 use crate::lcore::message::NicSnapshot;
-use crate::nic::{GidEntry, LinkState};
+use crate::nic::LinkState;
 
 fn nic(index: u32) -> NicInfo {
     let addr: IpAddr = format!("10.77.0.{}", index + 1)
@@ -18,10 +18,7 @@ fn nic(index: u32) -> NicInfo {
         uverbs: index,
         name: format!("roce{index}"),
         mac: [2, 0, 0, 0, 0, index as u8],
-        addrs: vec![(addr, 24)],
-        gids: vec![GidEntry {
-            gid: Gid::from_ip(addr),
-        }],
+        addresses: Addresses::new(Table::from_iter([Address::configured(addr, 24)])),
         port_mtu: 4200,
         active_mtu: Mtu::M4096,
         memory: roceline_abi::control::MemoryPolicy::Auto,
@@ -253,7 +250,9 @@ fn what_is_no_tree_is_neither_replaced_nor_removed() {
 fn too_many_addresses_are_refused_by_name() {
     let s = Scratch::new("many");
     let mut n = nic(0);
-    n.gids = vec![n.gids[0]; GID_TABLE_LEN + 1];
+    let one = n.addresses.now().get(0).copied();
+    let many = std::iter::repeat_n(one, GID_TABLE_LEN + 1).flatten();
+    n.addresses = Addresses::new(many.collect());
     let error = Tree::create(&s.socket(), &[n])
         .expect_err("17 GIDs")
         .to_string();

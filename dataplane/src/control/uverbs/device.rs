@@ -8,10 +8,11 @@ use super::abi::{
     QueryPortResp,
 };
 use super::{Answer, Call};
+use crate::addresses::GID_TABLE_LEN;
 use crate::control::context::Context;
 use crate::control::error::CommandError;
 use crate::control::limits::{self, DeviceLimits};
-use crate::control::tree::{GID_TABLE_LEN, PKEY_TABLE_LEN, PORT_CAP_FLAGS};
+use crate::control::tree::{PKEY_TABLE_LEN, PORT_CAP_FLAGS};
 use crate::lcore::message::{Command, Reply};
 use crate::nic::NicInfo;
 

@@ -4,7 +4,7 @@
 //! an IPv4 address: an address vector without GID that names LID n means the n-th address of the NIC's own network. Nobody
 //! has to be asked for it, so it works between daemons as well.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 
 use roceline_engine::wire::Gid;
 
@@ -13,10 +13,7 @@ use crate::nic::{NicInfo, host_bits};
 
 /// An address vector with the GID that its LID stands for; the same where LIDs are off or stand for nothing.
 pub fn resolve(nic: &NicInfo, dest: &QpDest) -> QpDest {
-    let own = nic.addrs.iter().find_map(|&(ip, prefix)| match ip {
-        IpAddr::V4(v4) => Some((v4, prefix)),
-        IpAddr::V6(_) => None,
-    });
+    let own = nic.addresses.now().first_ipv4();
     let lid = u32::from(dest.dlid);
     match own {
         Some((ip, prefix)) if nic.lid != 0 && dest.is_global == 0 => {
@@ -28,7 +25,7 @@ pub fn resolve(nic: &NicInfo, dest: &QpDest) -> QpDest {
             QpDest {
                 is_global: 1,
                 dgid: Gid::from_ip(peer.into()).0,
-                // The first IPv4 address is the first of the table.
+                // The first IPv4 address is the first of the table, and stays as long as there are LIDs.
                 sgid_index: 0,
                 flow_label: 0,
                 traffic_class: 0,
@@ -44,6 +41,7 @@ mod tests {
     use super::*;
     use crate::control::testing::nic;
     use roceline_engine::verbs::Mtu;
+    use std::net::IpAddr;
 
     #[test]
     fn address_vectors_without_gid_are_resolved_where_lids_are_on() {

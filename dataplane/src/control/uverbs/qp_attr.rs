@@ -7,6 +7,7 @@ use roceline_engine::wire::{Gid, Psn};
 
 use super::abi::{ModifyQp, QpDest};
 use super::lid;
+use crate::addresses::Table;
 use crate::control::context::Context;
 use crate::control::error::CommandError;
 use crate::control::limits;
@@ -174,14 +175,12 @@ pub fn destination(context: &Context, dest: &QpDest) -> Result<Path, CommandErro
     if dest.is_global == 0 {
         return Err(CommandError::NotGlobal);
     }
-    let sgid = nic
-        .gids
-        .get(usize::from(dest.sgid_index))
-        .map(|entry| entry.gid)
+    let table = nic.addresses.now();
+    let sgid = table
+        .gid(dest.sgid_index.into())
         .ok_or_else(|| CommandError::GidIndex {
             device: nic.name.clone(),
             index: dest.sgid_index,
-            count: nic.gids.len(),
         })?;
     let dgid = Gid(dest.dgid);
     let address = dgid.to_ip();
@@ -189,7 +188,7 @@ pub fn destination(context: &Context, dest: &QpDest) -> Result<Path, CommandErro
         return Err(CommandError::DestinationGid(address));
     }
     if address.is_multicast() {
-        return group_path(nic, dest, sgid);
+        return group_path(nic, &table, dest, sgid);
     }
     if sgid.ipv4().is_some() != dgid.ipv4().is_some() {
         let index = dest.sgid_index;
@@ -216,7 +215,12 @@ pub fn destination(context: &Context, dest: &QpDest) -> Result<Path, CommandErro
 /// The path to a multicast group. From an IPv4 address an IPv4 group is reached as such, however it is written
 /// ([`multicast::canonical`]). Where group and GID are of different families, as with perftest's default group, the NIC's
 /// first GID of the group's family is the source: the packet can have no other.
-fn group_path(nic: &NicInfo, dest: &QpDest, given: Gid) -> Result<Path, CommandError> {
+fn group_path(
+    nic: &NicInfo,
+    table: &Table,
+    dest: &QpDest,
+    given: Gid,
+) -> Result<Path, CommandError> {
     let is_ipv4 = |gid: Gid| gid.ipv4().is_some();
     let group = Gid(dest.dgid);
     let dgid = match is_ipv4(given) {
@@ -224,7 +228,7 @@ fn group_path(nic: &NicInfo, dest: &QpDest, given: Gid) -> Result<Path, CommandE
         false => group,
     };
     let suits = |gid: &Gid| is_ipv4(*gid) == is_ipv4(dgid);
-    let mut own = nic.gids.iter().map(|entry| entry.gid);
+    let mut own = table.gids().map(|(_, gid)| gid);
     let sgid = match suits(&given) {
         true => Some(given),
         false => own.find(suits),

@@ -34,6 +34,7 @@ fn network(mac: Mac, last: u8) -> Network {
         gateways: vec![],
         wired: true,
         known: Default::default(),
+        peers: vec![],
     }
 }
 
@@ -138,6 +139,49 @@ fn requests_for_us_are_answered_and_others_are_not() {
     let mut elsewhere = request_of(PEER, "10.0.0.9", "10.0.0.1");
     elsewhere[..6].copy_from_slice(&[2, 0, 0, 0, 0, 7]);
     assert!(hear(&mut node, &elsewhere, NOW).frames.is_empty());
+}
+
+#[test]
+fn addresses_that_come_are_answered_for_and_those_that_go_are_not() {
+    let mut node = settled();
+    let answers = |node: &mut Node, target: &str| {
+        let asked = hear(node, &request_of(PEER, "10.0.0.9", target), NOW);
+        asked.frames.len()
+    };
+    // Somebody is asked for, and turns out to be us.
+    assert_eq!(node.ask(ip("10.0.0.5"), NOW), Lookup::Pending);
+    assert_eq!(answers(&mut node, "10.0.0.5"), 0);
+    let mut net = Network::clone(node.network());
+    net.addrs.retain(|&(own, _)| own != ip("10.0.0.1"));
+    net.addrs
+        .extend([(ip("10.0.0.5"), 24), (ip("fd00::5"), 64)]);
+    assert!(
+        node.set_network(Arc::new(net.clone()), NOW),
+        "who waits is told"
+    );
+    assert_eq!(answers(&mut node, "10.0.0.1"), 0);
+    assert_eq!(answers(&mut node, "10.0.0.5"), 1);
+    assert_eq!(node.peek(ip("10.0.0.5")), Lookup::Unknown);
+    // Both that are new are looked for, as at the start; from one that is ours already nobody hears anything.
+    let mut out = Outbox::default();
+    node.timers(NOW, &mut out);
+    assert_eq!(out.frames.len(), 2);
+    for (frame, target) in [
+        (&out.frames[0], look_for(OWN, ip("10.0.0.5"), node.mark)),
+        (&out.frames[1], look_for(OWN, ip("fd00::5"), node.mark)),
+    ] {
+        assert_eq!(*frame, target);
+    }
+    // Another one says that it has it.
+    let claim = request_of([2, 0, 0, 0, 0, 0xb], "10.0.0.5", "10.0.0.5");
+    assert_eq!(hear(&mut node, &claim, NOW).conflicts.len(), 1);
+    assert_eq!(node.claims().count(), 1);
+    net.addrs.retain(|&(own, _)| own != ip("10.0.0.5"));
+    assert!(!node.set_network(Arc::new(net), NOW));
+    assert_eq!(
+        (node.claims().count(), answers(&mut node, "10.0.0.5")),
+        (0, 0)
+    );
 }
 
 #[test]
