@@ -324,6 +324,23 @@ fn linux_finds_a_nic_and_a_nic_finds_linux() {
             let known = linux.run(&["ip", "neigh", "show", "to", address]);
             assert!(known.contains(OUR_MAC), "{known}");
         }
+        // One that comes, and goes: Linux knows its MAC address still.
+        for address in ["10.79.0.5", "fd79::5"] {
+            let order = |what: &str| {
+                let ended = daemon.roceline("address", &["address", what, "roce0", address]);
+                assert!(ended.ok(), "{}{}", ended.report(), daemon.log());
+            };
+            let ping = ["ping", "-c", "1", "-W"];
+            order("add");
+            let said = linux.run(&[&ping[..], &["10", address]].concat());
+            assert!(said.contains(" 1 received"), "{said}{}", daemon.log());
+            order("remove");
+            let none = linux
+                .command(&[&ping[..], &["1", address]].concat())
+                .output();
+            let said = String::from_utf8_lossy(&none.expect("ping runs").stdout).into_owned();
+            assert!(said.contains(" 0 received"), "{said}");
+        }
     }
     if installed("arping") {
         let said = linux.run(&["arping", "-c", "2", "-w", "10", "-I", "rlv1", "10.79.0.1"]);
