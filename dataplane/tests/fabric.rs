@@ -45,20 +45,37 @@ fn sum(fabric: &Value, switch: &str, peer: &str, name: &str) -> u64 {
     queues.map(|q| q[name].as_u64().expect(name)).sum()
 }
 
-/// Whatever came has left or was dropped, once all is quiet.
+/// What a switch counts of what it has not sent.
+const LOST: [&str; 5] = [
+    "dropped",
+    "rx_dropped",
+    "unroutable",
+    "dropped_not_ect",
+    "dropped_storm",
+];
+
+/// The fabric once all is quiet: whatever came has left or was dropped.
 #[track_caller]
-fn expect_conserved(daemon: &Daemon) {
+fn expect_conserved(daemon: &Daemon) -> Value {
     let mut fabric = Value::Null;
+    // The switches of several lcores are not asked at the same moment.
     wait_for("a quiet fabric", PATIENCE, || {
         fabric = daemon.json(&["show", "fabric"]);
-        sum(&fabric, "", "", "depth") == 0
+        let all = |name| sum(&fabric, "", "", name);
+        let lost: u64 = LOST.into_iter().map(all).sum();
+        all("depth") == 0 && all("rx_frames") == all("tx_frames") + lost
     });
-    let all = |name| sum(&fabric, "", "", name);
-    assert_eq!(all("rx_frames"), all("tx_frames"), "{fabric:#}");
-    for lost in ["dropped", "rx_dropped", "unroutable", "dropped_not_ect"] {
-        assert_eq!(all(lost), 0, "{lost} {fabric:#}");
+    assert_eq!(sum(&fabric, "", "", "held"), 0, "{fabric:#}");
+    fabric
+}
+
+/// The same, and nothing was dropped: nothing is in a fabric without rates.
+#[track_caller]
+fn expect_nothing_lost(daemon: &Daemon) {
+    let fabric = expect_conserved(daemon);
+    for lost in LOST {
+        assert_eq!(sum(&fabric, "", "", lost), 0, "{lost} {fabric:#}");
     }
-    assert_eq!(all("held"), 0, "{fabric:#}");
 }
 
 #[test]
@@ -76,7 +93,7 @@ fn a_star_joins_any_number_of_nics() {
         let options = ["-x", "1", "-F", "-n", "200", "-s", "65536"];
         run(&daemon, server, client, "ib_write_bw", &options);
     }
-    expect_conserved(&daemon);
+    expect_nothing_lost(&daemon);
     let fabric = daemon.json(&["show", "fabric"]);
     for peer in ["roce0", "roce1", "roce2"] {
         assert!(sum(&fabric, "tor", peer, "tx_frames") > 400, "{fabric:#}");
@@ -121,7 +138,8 @@ fn leaves_and_spines_share_flows_among_equal_ways() {
         let fabric = daemon.json(&["show", "fabric"]);
         let by = |spine| sum(&fabric, spine, "leaf0", "tx_bytes");
         if by("spine0") > 100_000 && by("spine1") > 100_000 {
-            return expect_conserved(&daemon);
+            expect_conserved(&daemon);
+            return;
         }
     }
     panic!(
@@ -247,13 +265,7 @@ fn switches_of_two_lcores_forward_and_are_captured() {
         "ibv_rc_pingpong",
         &["-g", "0", "-n", "200"],
     );
-    // The two are not asked at the same moment.
-    let mut fabric = Value::Null;
-    wait_for("a quiet fabric", PATIENCE, || {
-        fabric = daemon.json(&["show", "fabric"]);
-        let all = |name| sum(&fabric, "", "", name);
-        all("depth") == 0 && all("rx_frames") == all("tx_frames")
-    });
+    // A thread that stands still for a while finds more frames than its buffer holds at this rate.
     expect_conserved(&daemon);
     capture.signal(libc::SIGINT);
     capture.finish(PATIENCE).expect_ok();
