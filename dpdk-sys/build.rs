@@ -37,7 +37,6 @@ const LIBRARIES: &[&str] = &[
     "argparse",
     "cryptodev",
     "dmadev",
-    "eal",
     "ethdev",
     "gso",
     "hash",
@@ -96,17 +95,37 @@ const GUARDED_CALLS: &[&str] = &[
     "intr_instance_free",
 ];
 
+/// EAL with its own measurement of the clock weakened, which sleeps for 100 ms: that of `tsc.c` is linked instead.
+const QUICK_EAL: &str = "roceline_eal";
+
+/// Copies the archive of EAL to `out` so that our function of the same name wins over EAL's.
+fn quicken_eal(library_dir: &Path, out: &Path) {
+    let to = out.join(format!("lib{QUICK_EAL}.a"));
+    objcopy(
+        &["--weaken-symbol=get_tsc_freq".into()],
+        &library_dir.join("librte_eal.a"),
+        &to,
+    );
+}
+
 /// Copies the archive of net_memif to `out` with the guarded calls renamed. The other uses of
 /// `rte_intr_instance_free` are for handles that no handler was registered for, which the guard passes on.
 fn guard_memif(library_dir: &Path, out: &Path) {
-    let from = library_dir.join("librte_net_memif.a");
-    let mut objcopy = Command::new("objcopy");
-    for call in GUARDED_CALLS {
-        objcopy.arg(format!("--redefine-sym=rte_{call}=rl_{call}"));
-    }
-    let status = objcopy
-        .arg(&from)
-        .arg(out.join(format!("lib{GUARDED_MEMIF}.a")))
+    let renamed = GUARDED_CALLS
+        .iter()
+        .map(|call| format!("--redefine-sym=rte_{call}=rl_{call}"));
+    objcopy(
+        &renamed.collect::<Vec<_>>(),
+        &library_dir.join("librte_net_memif.a"),
+        &out.join(format!("lib{GUARDED_MEMIF}.a")),
+    );
+}
+
+fn objcopy(options: &[String], from: &Path, to: &Path) {
+    let status = Command::new("objcopy")
+        .args(options)
+        .arg(from)
+        .arg(to)
         .status()
         .unwrap_or_else(|e| panic!("cannot run objcopy (Debian: apt-get install binutils): {e}"));
     assert!(
@@ -117,7 +136,7 @@ fn guard_memif(library_dir: &Path, out: &Path) {
 }
 
 fn main() {
-    for file in ["wrapper.h", "wrapper.c", "memif_guard.c"] {
+    for file in ["wrapper.h", "wrapper.c", "memif_guard.c", "tsc.c"] {
         println!("cargo:rerun-if-changed={file}");
     }
     let dpdk = pkg_config::Config::new()
@@ -160,6 +179,7 @@ fn compile_wrapper(include: &[PathBuf], flags: &[String]) {
     let mut c = cc::Build::new();
     c.file("wrapper.c")
         .file("memif_guard.c")
+        .file("tsc.c")
         .includes(include)
         .opt_level(3)
         .warnings(false);
@@ -207,13 +227,16 @@ fn link_shared(library_dir: &Path) {
 
 fn link_static(library_dir: &Path, out: &Path) {
     guard_memif(library_dir, out);
+    quicken_eal(library_dir, out);
     println!("cargo:rustc-link-search=native={}", out.display());
     // A driver or library that this release of DPDK does not have is not needed by the others.
     let there = |name: &&&str| library_dir.join(format!("librte_{name}.a")).exists();
     for library in DRIVERS.iter().chain(LIBRARIES).filter(there) {
         println!("cargo:rustc-link-lib=static:+whole-archive,-bundle=rte_{library}");
     }
-    println!("cargo:rustc-link-lib=static:+whole-archive,-bundle={GUARDED_MEMIF}");
+    for library in [GUARDED_MEMIF, QUICK_EAL] {
+        println!("cargo:rustc-link-lib=static:+whole-archive,-bundle={library}");
+    }
     for library in SYSTEM {
         println!("cargo:rustc-link-lib={library}");
     }

@@ -75,6 +75,10 @@ struct rl_pause {
 int rl_errno(void);
 int rl_has_lcore_id(void);
 void rl_log_to_stderr(void);
+/* From here on the frequency of the time stamp counter is measured: early, or EAL's start waits for it. */
+void rl_tsc_begin(void);
+/* What EAL holds it to be. */
+uint64_t rl_tsc_hz(void);
 
 struct rte_mbuf *rl_mbuf_alloc(struct rte_mempool *pool);
 int rl_mbuf_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **mbufs, unsigned int count);

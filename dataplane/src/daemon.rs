@@ -80,6 +80,8 @@ pub struct Start {
 
 /// Runs a worker until SIGINT or SIGTERM. `ready` is called once programs can use it.
 pub fn run(config: Config, from: Start, ready: impl FnOnce()) -> Result<(), DaemonError> {
+    // Before there is another thread.
+    Eal::prepare();
     let socket = config.control.socket.clone().ok_or(DaemonError::NoSocket)?;
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|source| DaemonError::System {
         what: "signal handlers",
@@ -123,7 +125,7 @@ pub fn run(config: Config, from: Start, ready: impl FnOnce()) -> Result<(), Daem
     }
 
     let failed = |what| move |source| DaemonError::System { what, source };
-    // Beside EAL's start, most of which is a pause of 100 ms in which it measures the clock.
+    // Beside EAL's start.
     let draft = {
         let (socket, infos) = (socket.clone(), Arc::clone(&infos));
         thread::Builder::new()

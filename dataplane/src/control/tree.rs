@@ -165,7 +165,7 @@ impl Tree {
         Ok(lifespan)
     }
 
-    /// Says that the port of `nic` has a link, or none any more.
+    /// Says that the port of `nic` has a link, or none any more. Files that say so are left alone.
     pub fn update_link(&self, nic: &str, up: bool) -> io::Result<()> {
         update_link(&self.root, nic, up)
     }
@@ -175,6 +175,11 @@ fn update_link(root: &Path, nic: &str, up: bool) -> io::Result<()> {
     for view in [root.join("all"), root.join("only").join(nic)] {
         let port = port_dir(&view, nic);
         for (name, text) in link_files(up) {
+            // To replace a file may wait for the disk: ext4 gives the new one its blocks at once (`auto_da_alloc`).
+            let present = fs::read_to_string(port.join(name)).unwrap_or_default();
+            if present.trim_end() == text {
+                continue;
+            }
             // Readers see the old text or the new one.
             let new = format!(".{name}.new");
             let _ = fs::remove_file(port.join(&new));

@@ -27,6 +27,10 @@ pub const UVERBS_MAJOR: u32 = 231;
 /// Minor number of `uverbs0`.
 pub const UVERBS_MINOR: u32 = 192;
 
+/// Where a view has devices by name, by number, and what programs open.
+const CLASS: &str = "sys/class/infiniband";
+const VERBS: &str = "sys/class/infiniband_verbs";
+const NODES: &str = "dev/infiniband";
 /// Version of the uverbs interface, for all devices.
 const UVERBS_ABI: u32 = 6;
 /// Version of the rxe driver's part of it.
@@ -50,42 +54,68 @@ pub(super) fn build(root: &Path, nics: &[NicInfo]) -> io::Result<()> {
         }
     }
     make_dir(root)?;
-    let all = root.join("all");
-    view(&all, nics)?;
-    let only = root.join("only");
+    let (all, only) = (root.join("all"), root.join("only"));
+    frame(&all)?;
     make_dir(&only)?;
     for nic in nics {
+        fill(&all, nic)?;
         let limited = only.join(&nic.name);
-        view(&limited, std::slice::from_ref(nic))?;
-        let from = port_dir(&all, &nic.name);
-        counters(&from)?;
-        link_counters(&from, &port_dir(&limited, &nic.name))?;
+        frame(&limited)?;
+        for part in parts(nic) {
+            link(&all.join(&part), &limited.join(&part))?;
+        }
     }
     Ok(())
 }
 
-fn view(root: &Path, nics: &[NicInfo]) -> io::Result<()> {
-    let verbs = root.join("sys/class/infiniband_verbs");
-    make_dir(&verbs)?;
-    put(&verbs, "abi_version", UVERBS_ABI)?;
-    make_dir(&root.join("sys/class/infiniband"))?;
-    let dev = root.join("dev/infiniband");
-    make_dir(&dev)?;
-    for nic in nics {
-        let uverbs = format!("uverbs{}", nic.uverbs);
-        let node = verbs.join(&uverbs);
-        make_dir(&node)?;
-        put(&node, "ibdev", &nic.name)?;
-        put(
-            &node,
-            "dev",
-            format_args!("{UVERBS_MAJOR}:{}", UVERBS_MINOR + nic.uverbs),
-        )?;
-        put(&node, "abi_version", RXE_ABI)?;
-        put_bytes(&dev, &uverbs, b"")?;
-        device(&root.join("sys/class/infiniband").join(&nic.name), nic)?;
-        port(&port_dir(root, &nic.name), nic)?;
-        attributes::create(root, &nic.name, &nic.congestion.now())?;
+/// A view without devices.
+fn frame(view: &Path) -> io::Result<()> {
+    for dir in [CLASS, VERBS, NODES] {
+        make_dir(&view.join(dir))?;
+    }
+    put(&view.join(VERBS), "abi_version", UVERBS_ABI)
+}
+
+/// What a view has of a NIC.
+fn parts(nic: &NicInfo) -> [PathBuf; 4] {
+    let uverbs = format!("uverbs{}", nic.uverbs);
+    [
+        Path::new(CLASS).join(&nic.name),
+        Path::new(VERBS).join(&uverbs),
+        Path::new(NODES).join(&uverbs),
+        Path::new("sys/class/net").join(&nic.name),
+    ]
+}
+
+fn fill(view: &Path, nic: &NicInfo) -> io::Result<()> {
+    let uverbs = format!("uverbs{}", nic.uverbs);
+    let node = view.join(VERBS).join(&uverbs);
+    make_dir(&node)?;
+    put(&node, "ibdev", &nic.name)?;
+    put(
+        &node,
+        "dev",
+        format_args!("{UVERBS_MAJOR}:{}", UVERBS_MINOR + nic.uverbs),
+    )?;
+    put(&node, "abi_version", RXE_ABI)?;
+    put_bytes(&view.join(NODES), &uverbs, b"")?;
+    device(&view.join(CLASS).join(&nic.name), nic)?;
+    let port_dir = port_dir(view, &nic.name);
+    port(&port_dir, nic)?;
+    counters(&port_dir)?;
+    attributes::create(view, &nic.name, &nic.congestion.now())
+}
+
+/// The same files in another view, by another name: a file that is written needs to be so once, and a name costs a file system less
+/// than a file. Where there is no journal, ext4 looks at each inode that was freed in the last minutes for every new file.
+fn link(from: &Path, to: &Path) -> io::Result<()> {
+    if !fs::symlink_metadata(from)?.is_dir() {
+        return fs::hard_link(from, to);
+    }
+    make_dir(to)?;
+    for entry in fs::read_dir(from)? {
+        let name = entry?.file_name();
+        link(&from.join(&name), &to.join(&name))?;
     }
     Ok(())
 }
@@ -149,7 +179,7 @@ pub(super) fn link_files(up: bool) -> [(&'static str, &'static str); 2] {
     }
 }
 
-/// The folders of counters in the view of all devices.
+/// The folders of counters.
 fn counters(dir: &Path) -> io::Result<()> {
     for group in COUNTER_GROUPS {
         make_dir(&dir.join(group))?;
@@ -159,18 +189,6 @@ fn counters(dir: &Path) -> io::Result<()> {
     }
     let lifespan = Tree::LIFESPAN.as_millis();
     put(&dir.join("hw_counters"), "lifespan", lifespan)
-}
-
-/// The same files by another name, so that each is written once.
-fn link_counters(from: &Path, to: &Path) -> io::Result<()> {
-    for group in COUNTER_GROUPS {
-        make_dir(&to.join(group))?;
-        for entry in fs::read_dir(from.join(group))? {
-            let entry = entry?;
-            fs::hard_link(entry.path(), to.join(group).join(entry.file_name()))?;
-        }
-    }
-    Ok(())
 }
 
 const COUNTER_GROUPS: [&str; 3] = ["counters", "hw_counters", "ethtool"];
@@ -187,7 +205,7 @@ pub fn counter_files(c: &NicCounters) -> Vec<CounterFile> {
 }
 
 pub(super) fn port_dir(view: &Path, nic: &str) -> PathBuf {
-    view.join("sys/class/infiniband").join(nic).join("ports/1")
+    view.join(CLASS).join(nic).join("ports/1")
 }
 
 /// Four groups of four hex digits.

@@ -29,6 +29,24 @@ fn nic(index: u32) -> NicInfo {
     }
 }
 
+fn inode(path: &Path) -> u64 {
+    let meta = fs::symlink_metadata(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    meta.ino()
+}
+
+/// The files below `dir`, and links, without the directory.
+fn files_below(dir: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(dir).expect("a directory") {
+        let entry = entry.expect("an entry");
+        match entry.file_type().expect("a type").is_dir() {
+            true => files.extend(files_below(&entry.path())),
+            false => files.push(entry.path()),
+        }
+    }
+    files
+}
+
 /// A fresh directory that goes with the value.
 struct Scratch(PathBuf);
 
@@ -72,6 +90,43 @@ fn a_port_without_a_link_is_down() {
     both(&s, "4: ACTIVE\n", "5: LinkUp\n");
     tree.update_link("roce0", false).expect("files");
     both(&s, "1: DOWN\n", "2: Polling\n");
+}
+
+#[test]
+fn files_that_say_so_already_are_left_alone() {
+    let s = Scratch::new("left");
+    let tree = Tree::create(&s.socket(), &[nic(0)]).expect("a tree");
+    let inodes = || {
+        ["all", "only/roce0"].map(|view| {
+            let port = port_dir(&tree.root().join(view), "roce0");
+            ["state", "phys_state"].map(|name| inode(&port.join(name)))
+        })
+    };
+    let before = inodes();
+    tree.update_link("roce0", true).expect("files");
+    assert_eq!(inodes(), before);
+    tree.update_link("roce0", false).expect("files");
+    assert_ne!(inodes(), before);
+}
+
+#[test]
+fn each_file_of_a_nic_is_written_once() {
+    let s = Scratch::new("once");
+    let tree = Tree::create(&s.socket(), &[nic(0), nic(1)]).expect("a tree");
+    for name in ["roce0", "roce1"] {
+        let view = tree.root().join("only").join(name);
+        let files = files_below(&view);
+        assert!(files.len() > 100, "{}", files.len());
+        for file in files {
+            let below = file.strip_prefix(&view).expect("below the view");
+            // That of the view itself, with or without devices.
+            if below == Path::new("sys/class/infiniband_verbs/abi_version") {
+                continue;
+            }
+            let same = tree.root().join("all").join(below);
+            assert_eq!(inode(&file), inode(&same), "{}", file.display());
+        }
+    }
 }
 
 #[test]
