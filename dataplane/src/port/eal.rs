@@ -86,7 +86,7 @@ static STARTED: AtomicBool = AtomicBool::new(false);
 
 impl Eal {
     /// Does early what [`Eal::init`] and the first port would wait for: the measurement of the clock begins, and `membarrier(2)` is
-    /// asked for, which takes some 20 ms once the process has a second thread. Nobody needs to call it.
+    /// asked for, which takes some 15 ms once the process has a second thread. Nobody needs to call it.
     pub fn prepare() {
         // SAFETY: reads clocks.
         unsafe { sys::rl_tsc_begin() };

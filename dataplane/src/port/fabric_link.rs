@@ -254,7 +254,7 @@ pub(super) fn eventfd() -> io::Result<OwnedFd> {
 }
 
 /// Whether `membarrier(2)` can order our memory accesses with those of all running threads of the process. The first call waits
-/// until all CPUs have been through the kernel, some 20 ms, unless the process has one thread only.
+/// until all CPUs have been through the kernel, some 15 ms, unless the process has one thread only.
 pub(super) fn have_membarrier() -> bool {
     static REGISTERED: OnceLock<bool> = OnceLock::new();
     const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
