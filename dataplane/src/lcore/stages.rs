@@ -8,7 +8,7 @@ use roceline_engine::{Nanos, Outcome};
 
 use super::atomic;
 use super::build::finish;
-use super::context::{Context, ContextKey, Then, side_index};
+use super::context::{Context, ContextKey, Mr, Then, side_index};
 use super::drain::drain;
 use super::nic::{Fetched, LOOPBACK_LIMIT, Nic, Shared, TX_HIGH};
 use super::overflow::fail_overflowed;
@@ -16,7 +16,7 @@ use super::tap::Taps;
 use super::tuning::Tuning;
 use super::{dropped, impair, multicast, pause};
 use crate::memory::helper::Moved;
-use crate::port::Mbuf;
+use crate::port::{Mbuf, prefetch_line};
 
 /// Send queues of one context that are looked at in one poll.
 const TURNS: usize = 256;
@@ -100,6 +100,7 @@ pub fn receive(nic: &mut Nic, shared: &mut Shared, now: Nanos) -> usize {
 /// Parses the burst, of which the first `ahead` frames are being fetched. What is no RoCE packet ends here.
 fn parse(nic: &mut Nic, ahead: usize) {
     let mut last = None;
+    let mut last_key = 0;
     let mut burst = nic.rx_burst.drain();
     while let Some(mbuf) = burst.next() {
         // Nobody is fetched ahead of whom nothing was to be.
@@ -113,6 +114,12 @@ fn parse(nic: &mut Nic, ahead: usize) {
                     nic.qps.prefetch(packet);
                     nic.engine.prefetch_rx(packet);
                 }
+                // 0, which names nothing, where it names no region.
+                let key = packet.ext.rkey;
+                if key != std::mem::replace(&mut last_key, key) {
+                    nic.engine.prefetch_region(key);
+                    prefetch_region(&nic.mrs, key);
+                }
             }
             Err((mbuf, error)) => {
                 match error {
@@ -122,6 +129,16 @@ fn parse(nic: &mut Nic, ahead: usize) {
                 nic.received.spend(mbuf);
             }
         }
+    }
+}
+
+/// Asks the cache for what a key names. A window's is its own and not that of its region; then it is for nothing.
+#[inline]
+fn prefetch_region(mrs: &[Option<Mr>], key: u32) {
+    if let Some(mr) = mrs.get((key >> 8) as usize) {
+        let at = std::ptr::from_ref(mr).cast::<u8>();
+        prefetch_line(at);
+        prefetch_line(at.wrapping_add(size_of::<Option<Mr>>() - 1));
     }
 }
 
@@ -135,6 +152,7 @@ fn check(nic: &mut Nic, shared: &mut Shared) -> u64 {
     // Of nearly all packets it is the same one.
     let mut own = None;
     let mut last = None;
+    let mut last_key = 0;
     while left != 0 {
         let at = left.trailing_zeros() as usize;
         left &= left - 1;
@@ -163,6 +181,12 @@ fn check(nic: &mut Nic, shared: &mut Shared) -> u64 {
             if last.replace(packet.dest_qpn) != Some(packet.dest_qpn) {
                 qp.prefetch_effects(packet);
                 nic.engine.prefetch_rx_behind(packet);
+            }
+        }
+        let key = packet.ext.rkey;
+        if key != std::mem::replace(&mut last_key, key) {
+            if let Some(Some(mr)) = nic.mrs.get((key >> 8) as usize) {
+                mr.reach.prefetch();
             }
         }
         packets += 1;

@@ -69,9 +69,14 @@ impl Engine {
                 if packet.opcode.info().operation == Operation::Send {
                     qp.resp.prefetch_receive();
                 }
-                self.nic.mrs.prefetch(packet.ext.rkey);
             }
         }
+    }
+
+    /// For a packet that names a region or window.
+    #[inline]
+    pub fn prefetch_region(&self, key: u32) {
+        self.nic.mrs.prefetch(key);
     }
 
     /// First step for a send request that will be given to [`Engine::post_send`].

@@ -96,6 +96,7 @@ pub(crate) struct Responder {
 const _: () = {
     use core::mem::offset_of;
     assert!(offset_of!(Responder, received) < 64);
+    assert!(offset_of!(Responder, effects) + effects::HOT <= 128);
     assert!(offset_of!(Responder, effects) + size_of::<Effects>() <= 192);
 };
 
