@@ -22,7 +22,7 @@ use roceline_engine::wire::Psn;
 use crate::control::LcorePort;
 use crate::lcore::Mailbox;
 use crate::lcore::message::{Command, ContextId, EventPipe, NewContext, QueueLoc, Reply, Request};
-use crate::memory::{ContextFile, Reach};
+use crate::memory::{BLOCK, ContextFile, Reach};
 use crate::nic::NicInfo;
 
 /// Element size of the work queues: one entry, or up to 48 inline bytes.
@@ -136,7 +136,7 @@ impl Producer {
         };
         producer.command(Command::Open(Box::new(new)), poll)?;
         producer.pd = producer.handle(Command::AllocPd, poll)?;
-        producer.cq = producer.queue(CQE_LOG2, cq_log2);
+        producer.cq = producer.queue(CQE_LOG2, cq_log2)?;
         let create = Command::CreateCq {
             ignore_overrun: false,
             queue: producer.cq,
@@ -183,14 +183,20 @@ impl Producer {
         }
     }
 
-    fn queue(&mut self, log2_elem: u32, log2_count: u32) -> QueueLoc {
+    /// A queue, allocated as for a program (`control/queue_memory.rs`); it stays as long as the file.
+    fn queue(&mut self, log2_elem: u32, log2_count: u32) -> io::Result<QueueLoc> {
         let bytes = (Q_DATA + (1 << (log2_elem + log2_count))).next_multiple_of(4096);
+        let before = self.next_queue;
         self.next_queue -= bytes;
-        QueueLoc {
+        if FILE_BYTES - before >= BLOCK {
+            self.file.join(before, self.next_queue);
+        }
+        self.file.populate(self.next_queue, bytes)?;
+        Ok(QueueLoc {
             offset: self.next_queue,
             log2_elem,
             mask: (1 << log2_count) - 1,
-        }
+        })
     }
 
     /// Registers `len` bytes at `addr` with all rights, reached through the kernel; gives the key.
@@ -243,8 +249,8 @@ impl Producer {
     /// The reason that the lcore gives.
     pub fn create_qp(&mut self, log2_depth: u32, poll: &mut dyn FnMut()) -> io::Result<ProducerQp> {
         let (sq, rq) = (
-            self.queue(WQE_LOG2, log2_depth),
-            self.queue(WQE_LOG2, log2_depth),
+            self.queue(WQE_LOG2, log2_depth)?,
+            self.queue(WQE_LOG2, log2_depth)?,
         );
         let init = QpInit {
             qp_type: QpType::Rc,

@@ -7,10 +7,11 @@
 //! program nor the lcore takes a page fault on its first use and a machine without memory fails here, with an
 //! errno, and not there, with SIGBUS. Freed ranges are punched out of the file: the memory goes back to the
 //! machine and the next user finds zeros.
+//!
+//! **Huge pages.** Once the queues of a context fill a huge page, further ones lie in huge pages ([`ContextFile::join`]), which are made
+//! when the first queue enters them. So a context holds at most one huge page more than what its quota is charged with.
 
 use std::collections::BTreeMap;
-use std::io;
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -21,7 +22,7 @@ use roceline_abi::queue::{Q_CONSUMER, Q_DATA, Q_INDEX_MASK, Q_LOG2_ELEM_SIZE, Q_
 use super::error::CommandError;
 use super::quota::{Account, Resource};
 use crate::lcore::message::QueueLoc;
-use crate::memory::{ContextFile, pages};
+use crate::memory::{BLOCK, ContextFile};
 
 const PAGE: u64 = 4096;
 /// rxe gives every element at least a cache line.
@@ -158,13 +159,17 @@ impl QueueMemory {
     /// A zeroed, populated queue with its header written.
     pub fn alloc(&mut self, file: &ContextFile, shape: Shape) -> Result<Queue, CommandError> {
         let bytes = shape.bytes();
+        let (before, is_large) = (self.lowest, self.used >= BLOCK);
         let offset = self.take(bytes)?;
+        if is_large {
+            file.join(before, self.lowest);
+        }
         let queue = Queue {
             offset,
             bytes,
             shape,
         };
-        if let Err(source) = populate(file, offset, bytes) {
+        if let Err(source) = file.populate(offset, bytes) {
             self.free(file, queue);
             return Err(CommandError::System {
                 what: "allocating queue memory",
@@ -178,12 +183,19 @@ impl QueueMemory {
 
     /// Gives a queue back. Nobody may use it any more: its owner has replied to its destruction.
     pub fn free(&mut self, file: &ContextFile, queue: Queue) {
-        if let Err(error) = punch(file, queue.offset, queue.bytes) {
+        if let Err(error) = file.punch(queue.offset, queue.bytes) {
             // The range would keep its contents: leave it out of use rather than hand it out.
             tracing::warn!(%error, bytes = queue.bytes, "queue memory could not be freed");
             return;
         }
+        let before = self.lowest;
         self.give(queue.offset, queue.bytes);
+        let unused = before % BLOCK;
+        if self.lowest > before && unused > 0 {
+            // The rest of a huge page: it is below all queues again, and nobody would free it with any of them. If it stays, it
+            // is zeroed memory too much, and goes with the file.
+            let _ = file.punch(before - unused, unused);
+        }
     }
 
     /// The highest free range of `bytes`.
@@ -244,55 +256,11 @@ impl QueueMemory {
     }
 }
 
-/// Allocates zeroed pages and maps them.
-fn populate(file: &ContextFile, offset: u64, bytes: u64) -> io::Result<()> {
-    // SAFETY: a plain system call on the context file.
-    let result = unsafe {
-        libc::fallocate(
-            file.fd().as_raw_fd(),
-            0,
-            offset as libc::off_t,
-            bytes as libc::off_t,
-        )
-    };
-    if result != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let at = file.at(offset, bytes);
-    // SAFETY: a range of our own mapping.
-    let filled = unsafe { pages::fill(at, bytes as usize) };
-    // Kernels before 5.14 do not know the advice. The pages exist, so touching them cannot fail either.
-    if !filled {
-        for page in (0..bytes).step_by(PAGE as usize) {
-            file.atomic_u32(offset + page)
-                .fetch_or(0, std::sync::atomic::Ordering::Relaxed);
-        }
-    }
-    Ok(())
-}
-
-/// Frees the pages: later reads give zeros.
-fn punch(file: &ContextFile, offset: u64, bytes: u64) -> io::Result<()> {
-    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    // SAFETY: a plain system call on the context file.
-    let result = unsafe {
-        libc::fallocate(
-            file.fd().as_raw_fd(),
-            mode,
-            offset as libc::off_t,
-            bytes as libc::off_t,
-        )
-    };
-    if result != 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    use std::os::fd::AsRawFd;
 
     use crate::control::quota::tests::{account_of, with_limit};
     use proptest::prelude::*;
@@ -385,6 +353,53 @@ mod tests {
         assert_eq!(used(), 0);
         let _a = second.alloc(&file, shape).unwrap();
         let _b = second.alloc(&file, shape).unwrap();
+    }
+
+    /// Bytes that the file really has.
+    fn allocated(file: &ContextFile) -> u64 {
+        // SAFETY: zeroes are a valid stat, which the call fills in.
+        unsafe {
+            let mut stat: libc::stat = std::mem::zeroed();
+            assert_eq!(libc::fstat(file.fd().as_raw_fd(), &mut stat), 0);
+            stat.st_blocks as u64 * 512
+        }
+    }
+
+    #[test]
+    fn queues_beyond_a_huge_page_lie_in_huge_pages_and_cost_at_most_one_more() {
+        let file = ContextFile::create().unwrap();
+        let mut memory = memory(64 << 20);
+        let small = Shape::new(15, 256);
+        let mut queues = Vec::new();
+        while memory.used < 3 * BLOCK {
+            let queue = memory.alloc(&file, small).unwrap();
+            let (first, last) = (queue.offset + Q_DATA, queue.offset + queue.bytes - 4);
+            for at in [first, last] {
+                assert_eq!(file.atomic_u32(at).swap(7, Ordering::Relaxed), 0);
+            }
+            queues.push(queue);
+            assert!(allocated(&file) <= memory.used + BLOCK);
+        }
+        for queue in queues {
+            memory.free(&file, queue);
+        }
+        assert_eq!(allocated(&file), 0);
+    }
+
+    #[test]
+    fn huge_pages_below_all_queues_are_given_back() {
+        let file = ContextFile::create().unwrap();
+        let mut memory = memory(64 << 20);
+        let _kept = memory.alloc(&file, Shape::new(32767, 64)).unwrap();
+        // Each ends in the middle of another block than the one before it.
+        for log2 in (12..=17).rev() {
+            let queue = memory
+                .alloc(&file, Shape::new((1 << log2) - 1, 64))
+                .unwrap();
+            assert!(allocated(&file) <= memory.used + BLOCK);
+            memory.free(&file, queue);
+            assert!(allocated(&file) <= memory.used, "2^{log2} elements");
+        }
     }
 
     proptest! {

@@ -6,10 +6,16 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use roceline_abi::layout::FILE_BYTES;
+use roceline_abi::layout::{FILE_BYTES, QUEUE_FLOOR};
 use roceline_abi::view::View;
 
 use super::{pages, room};
+
+/// Bytes of a block of the file that one entry of the page table can map: a huge page.
+pub const BLOCK: u64 = 2 << 20;
+const PAGE: u64 = 4096;
+
+const _: () = assert!(QUEUE_FLOOR % BLOCK == 0 && FILE_BYTES % BLOCK == 0);
 
 /// The mapping of one context file.
 #[derive(Debug)]
@@ -58,23 +64,77 @@ impl ContextFile {
     }
 
     fn map(fd: OwnedFd) -> io::Result<ContextFile> {
-        let _turn = room::take(FILE_BYTES)?;
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let base = unsafe {
+        let _turn = room::take(FILE_BYTES + BLOCK)?;
+        // Blocks of the file are blocks of the address space, else none could be a huge page.
+        let base = pages::reserve(FILE_BYTES as usize, BLOCK as usize)?;
+        // SAFETY: takes the place of what was just reserved, all of it ours.
+        let mapped = unsafe {
             libc::mmap(
-                std::ptr::null_mut(),
+                base.as_ptr().cast(),
                 FILE_BYTES as usize,
                 libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED | libc::MAP_NORESERVE,
+                libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED,
                 fd.as_raw_fd(),
                 0,
             )
         };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
+        // From here on its end unmaps the place, whatever lies there.
+        let file = ContextFile { fd, base };
+        match mapped {
+            libc::MAP_FAILED => Err(io::Error::last_os_error()),
+            _ => Ok(file),
         }
-        let base = NonNull::new(base.cast()).expect("mmap never returns null without MAP_FIXED");
-        Ok(ContextFile { fd, base })
+    }
+
+    /// Allocates zeroed pages, those of a queue, and enters them in the page table.
+    ///
+    /// # Errors
+    /// When there is no memory.
+    pub fn populate(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        self.fallocate(0, offset, bytes)?;
+        let at = self.at(offset, bytes);
+        // SAFETY: a range of our own mapping.
+        let filled = unsafe { pages::fill(at, bytes as usize) };
+        // Kernels before 5.14 do not know the advice. The pages exist, so touching them cannot fail either.
+        if !filled {
+            for page in (0..bytes).step_by(PAGE as usize) {
+                self.atomic_u32(offset + page)
+                    .fetch_or(0, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees pages: later reads give zeros.
+    ///
+    /// # Errors
+    /// When the kernel refuses; then what was there is there.
+    pub fn punch(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        self.fallocate(mode, offset, bytes)
+    }
+
+    /// Makes huge pages of the blocks that queues, which lie above `before` so far, enter when they are to reach down to `lowest`. Only a
+    /// matter of speed: where the kernel cannot, or finds no huge page, what comes is pages as ever.
+    ///
+    /// A program's thousands of rings lie on as many pages, and each page that the lcore comes to costs it a walk through the page
+    /// table, in a virtual machine through two. Blocks are joined before there is anything in them: to move pages that are in use
+    /// would make the lcore wait for it.
+    pub fn join(&self, before: u64, lowest: u64) {
+        for block in (lowest / BLOCK)..(before / BLOCK) {
+            let at = self.at(block * BLOCK, BLOCK);
+            // SAFETY: a block of our own mapping.
+            unsafe { pages::join(at, BLOCK as usize) };
+        }
+    }
+
+    fn fallocate(&self, mode: libc::c_int, offset: u64, bytes: u64) -> io::Result<()> {
+        let (offset, bytes) = (offset as libc::off_t, bytes as libc::off_t);
+        // SAFETY: a plain system call on our descriptor.
+        match unsafe { libc::fallocate(self.fd.as_raw_fd(), mode, offset, bytes) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 
     /// The file, to be passed to the program.

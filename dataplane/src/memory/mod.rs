@@ -12,7 +12,7 @@ mod reach;
 pub(crate) mod room;
 
 pub use atomic::{AtomicOp, ProgramLock};
-pub use context_file::ContextFile;
+pub use context_file::{BLOCK, ContextFile};
 pub use mapping::{Mapping, MappingError, Mark, MemoryFile};
 pub use reach::{Range, Reach, Window};
 
