@@ -99,6 +99,51 @@ pub struct Watching {
     pub responder_more_percent: Spread,
 }
 
+/// What a NIC needs beside another with one QP.
+#[derive(Clone, Debug, Serialize)]
+pub struct Side {
+    /// Cycles of a message.
+    pub cycles: Spread,
+    /// Of that with one QP.
+    pub one_cycles: Spread,
+    /// How many times as much.
+    pub ratio: Spread,
+    /// Cycles of a packet, sent or received.
+    pub packet_cycles: Spread,
+    /// Of that with one QP.
+    pub one_packet_cycles: Spread,
+    /// How many times as much.
+    pub packet_ratio: Spread,
+}
+
+impl Side {
+    /// From rounds of one QP and of many, each pair of which was measured right after one another.
+    fn of(pairs: &[(Sample, Sample)], of: fn(&Sample) -> &Cycles) -> Side {
+        let message = |s: &Sample| of(s).all as f64 / s.messages;
+        let packet = |s: &Sample| of(s).all as f64 / of(s).packets as f64;
+        let spread = |f: &dyn Fn(&(Sample, Sample)) -> f64| Spread::of(pairs.iter().map(f));
+        Side {
+            cycles: spread(&|(_, many)| message(many)),
+            one_cycles: spread(&|(one, _)| message(one)),
+            ratio: spread(&|(one, many)| message(many) / message(one)),
+            packet_cycles: spread(&|(_, many)| packet(many)),
+            one_packet_cycles: spread(&|(one, _)| packet(one)),
+            packet_ratio: spread(&|(one, many)| packet(many) / packet(one)),
+        }
+    }
+}
+
+/// Many QPs beside one.
+#[derive(Clone, Debug, Serialize)]
+pub struct Comparison {
+    /// The requester's NIC.
+    pub requester: Side,
+    /// The responder's.
+    pub responder: Side,
+    /// Times that something was sent again; more than a few spoil the figures.
+    pub retries: u64,
+}
+
 /// Both NICs on one core.
 pub struct Datapath {
     settings: Settings,
@@ -193,6 +238,58 @@ impl Datapath {
             None => OneCore::new(&end_config(&self.settings, qps, bytes), &self.pool)?,
         };
         Ok(&mut self.current.insert((qps, bytes, ends)).2)
+    }
+
+    /// Two connected NICs with one QP, for [`Datapath::compare`].
+    ///
+    /// # Errors
+    /// When memory or an lcore refuses.
+    pub fn one(&self, bytes: usize) -> io::Result<OneCore> {
+        OneCore::new(
+            &end_config(&self.settings, 1, least_bytes(bytes)),
+            &self.pool,
+        )
+    }
+
+    /// Measures a case beside `one`: rounds of both in turns, so that what the machine does meanwhile, clocks and neighbours above
+    /// all, is the same for both, and the ratio is that of rounds next to each other.
+    ///
+    /// # Errors
+    /// When it cannot be set up, or hangs.
+    pub fn compare(&mut self, case: &Case, one: &mut OneCore) -> io::Result<Comparison> {
+        let (load, hz) = (case.load, self.tsc_hz);
+        let Settings { rounds, round, .. } = self.settings;
+        let many = self.ends(case.qps, load.len as usize)?;
+        let mut of_one = one.begin(load);
+        let mut of_many = many.begin(load);
+        one.sample(&mut of_one, &load, WARM_UP, hz, Measured::Plain);
+        many.sample(&mut of_many, &load, WARM_UP, hz, Measured::Plain);
+        let mut pairs = Vec::new();
+        for pair in 0..rounds.max(1) {
+            let mut few = || one.sample(&mut of_one, &load, round, hz, Measured::Plain);
+            let mut all = || many.sample(&mut of_many, &load, round, hz, Measured::Plain);
+            // Each comes first as often as the other: what changes with time is for both alike.
+            pairs.push(match pair % 2 {
+                0 => {
+                    let first = few();
+                    (first, all())
+                }
+                _ => {
+                    let first = all();
+                    (few(), first)
+                }
+            });
+        }
+        one.finish(&mut of_one)?;
+        many.finish(&mut of_many)?;
+        Ok(Comparison {
+            requester: Side::of(&pairs, |s| &s.requester),
+            responder: Side::of(&pairs, |s| &s.responder),
+            retries: pairs
+                .iter()
+                .map(|(one, many)| one.retries + many.retries)
+                .sum(),
+        })
     }
 
     /// Measures a case.

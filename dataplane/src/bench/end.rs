@@ -203,6 +203,12 @@ impl End {
         self.lcore.counters(0).rdma_rx_packets
     }
 
+    /// RoCE packets sent and received so far.
+    pub fn all_packets(&self) -> u64 {
+        let counters = self.lcore.counters(0);
+        counters.rdma_tx_packets + counters.rdma_rx_packets
+    }
+
     /// Times that its requesters had to send again, so far.
     pub fn retries(&self) -> u64 {
         let counters = self.lcore.counters(0);

@@ -111,12 +111,13 @@ impl Results {
         (!values.is_empty()).then(|| super::stats::median(&mut values))
     }
 
-    /// The worse of the ratios at so many QPs.
+    /// What a packet costs at so many QPs beside what it costs at one: of the two NICs the worse.
     fn ratio_at(&self, qps: u64) -> Option<f64> {
         let cases = self.get("scale")?["qps"].as_array()?;
         let case = cases.iter().find(|case| case["qps"] == qps)?;
-        let ratio = |of: &str| case[of].as_f64();
-        Some(ratio("requester_ratio")?.max(ratio("responder_ratio")?))
+        let ratio = |of: &str| case.pointer(of)?.as_f64();
+        let requester = ratio("/requester/packet_ratio/median")?;
+        Some(requester.max(ratio("/responder/packet_ratio/median")?))
     }
 
     /// All goals.

@@ -29,6 +29,8 @@ pub struct Cycles {
     pub stages: Stages,
     /// Polls.
     pub polls: u64,
+    /// Packets that it sent and received meanwhile.
+    pub packets: u64,
 }
 
 /// What is measured while a load runs.
@@ -138,6 +140,7 @@ impl OneCore {
         of_b: &mut P,
     ) -> Sample {
         let (packets, retries) = (self.b.packets(), self.retries());
+        let before = [&self.a, &self.b].map(End::all_packets);
         let mut sample = Sample::default();
         let begin = tsc();
         loop {
@@ -161,6 +164,8 @@ impl OneCore {
                 break;
             }
         }
+        sample.requester.packets = self.a.all_packets() - before[0];
+        sample.responder.packets = self.b.all_packets() - before[1];
         let requests = (self.b.packets() - packets) as f64;
         sample.messages = requests / load.requests(self.mtu) as f64;
         sample.retries = self.retries() - retries;

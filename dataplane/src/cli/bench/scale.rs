@@ -13,7 +13,7 @@ use crate::bench::datapath::{Case, Datapath};
 use crate::bench::load::{Load, Op};
 use crate::bench::resident::Resident;
 
-/// What many queue pairs and memory regions cost: cycles of a message, bytes, registrations in a second
+/// What many queue pairs and memory regions cost: cycles of a message beside those of one QP in turns, bytes, registrations in a second
 #[derive(Debug, Parser)]
 pub(super) struct Args {
     /// QPs that take turns
@@ -47,7 +47,7 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     )?;
     let (mut qp_table, mut mr_table) = (Table::new(&QP_TITLES), Table::new(&MR_TITLES));
     let (mut qp_cases, mut mr_cases) = (Vec::new(), Vec::new());
-    let mut first = None;
+    let mut one = datapath.one(LOAD.len as usize).map_err(failed)?;
     for &qps in &args.qps {
         let case = Case {
             load: LOAD,
@@ -57,31 +57,38 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
         let before = Resident::now();
         datapath.ends(case.qps, LOAD.len as usize).map_err(failed)?;
         let used = Resident::now().since(before);
-        let outcome = datapath.measure(&case).map_err(failed)?;
-        let cycles = [&outcome.requester, &outcome.responder].map(|cost| cost.cycles.median);
-        let first = *first.get_or_insert(cycles);
+        let outcome = datapath.compare(&case, &mut one).map_err(failed)?;
         // Both halves have as many.
         let each = |bytes: u64| bytes / (2 * qps);
-        qp_table.row(vec![
-            qps.to_string(),
-            format!("{:.0}", cycles[0]),
-            format!("{:.2}", cycles[0] / first[0]),
-            format!("{:.0}", cycles[1]),
-            format!("{:.2}", cycles[1] / first[1]),
-            each(used.private).to_string(),
-            each(used.shared).to_string(),
-        ]);
+        for (name, side) in [
+            ("sender", &outcome.requester),
+            ("receiver", &outcome.responder),
+        ] {
+            qp_table.row(vec![
+                qps.to_string(),
+                name.into(),
+                format!("{:.0}", side.cycles.median),
+                format!("{:.0}", side.one_cycles.median),
+                format!("{:.2}", side.ratio.median),
+                format!("{:.0}", side.packet_cycles.median),
+                format!("{:.0}", side.one_packet_cycles.median),
+                format!("{:.2}", side.packet_ratio.median),
+                each(used.private).to_string(),
+                each(used.shared).to_string(),
+            ]);
+        }
         qp_cases.push(json!({
             "qps": qps,
             "requester_cycles": outcome.requester.cycles,
             "responder_cycles": outcome.responder.cycles,
-            "requester_ratio": cycles[0] / first[0],
-            "responder_ratio": cycles[1] / first[1],
+            "requester": outcome.requester,
+            "responder": outcome.responder,
             "private_bytes_per_qp": each(used.private),
             "queue_bytes_per_qp": each(used.shared),
             "retries": outcome.retries,
         }));
     }
+    drop(one);
     for &mrs in &args.mrs {
         let case = Case { load: LOAD, qps: 1 };
         datapath.forget();
@@ -121,12 +128,15 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     }))
 }
 
-const QP_TITLES: [&str; 7] = [
+const QP_TITLES: [&str; 10] = [
     ">QPs",
-    ">sender's cycles",
-    ">of 1",
-    ">receiver's cycles",
-    ">of 1",
+    "NIC",
+    ">cycles of a message",
+    ">of one QP",
+    ">ratio",
+    ">of a packet",
+    ">of one QP",
+    ">ratio",
     ">bytes of a QP",
     ">of its queues",
 ];
