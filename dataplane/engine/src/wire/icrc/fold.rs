@@ -15,10 +15,10 @@
 use super::header::{self, Family};
 use super::polynomial::{BARRETT, REDUCE, WHOLE, keys};
 use super::sparse::{self, Fronts, Piece};
-use super::{BATCH, Begin, Check, Seal, lockstep};
+use super::{BATCH, Begin, Check, Seal};
 
-/// So many packets go side by side if there are not [`BATCH`].
-const HALF: usize = BATCH / 2;
+/// So many packets go side by side at least.
+pub(super) const HALF: usize = BATCH / 2;
 
 /// What packets of a batch have been summed to.
 pub(super) type Blocks = [u128; BATCH];
@@ -401,33 +401,26 @@ pub(super) unsafe fn registers<V: Vector>(blocks: &Blocks, count: usize) -> [u32
     out
 }
 
-/// How many of a burst go side by side next; an error, how many one after the other.
-#[inline(always)]
-fn next_group<V: Vector, T>(burst: &[T], alike: impl Fn(&[T]) -> bool) -> Result<usize, usize> {
-    // Two vectors keep the multiplier busy; more packets have more pointers than there are registers.
-    let most = if V::LANES == 4 { BATCH } else { HALF };
-    match burst.len() {
-        len if len >= most && alike(&burst[..most]) => Ok(most),
-        HALF.. if most > HALF && alike(&burst[..HALF]) => Ok(HALF),
-        len => Err(len.min(HALF)),
-    }
-}
-
 /// Verifies up to 64 frames; bit i is set if the ICRC of `checks[i]` is right.
 ///
 /// # Safety
 ///
-/// The CPU must have the instructions of `V`.
+/// The CPU must have the instructions of `V`; `alike` must be [`super::lockstep::check`].
 #[inline(always)]
-pub(super) unsafe fn check<V: Vector>(mut checks: &[Check<'_>]) -> u64 {
+pub(super) unsafe fn check<V: Vector>(
+    mut checks: &[Check<'_>],
+    alike: unsafe fn(&[Check<'_>]) -> (u64, usize),
+) -> u64 {
     let (mut good, mut done) = (0, 0);
     while !checks.is_empty() {
         // SAFETY: the caller's promise; a `Check` has borrowed the bytes that it speaks of.
         let (bits, count) = unsafe {
-            match next_group::<V, _>(checks, lockstep::checks_alike) {
-                Ok(BATCH) => (lockstep::check::<V, BATCH>(checks), BATCH),
-                Ok(_) => (lockstep::check::<V, HALF>(checks), HALF),
-                Err(count) => (check_each::<V>(&checks[..count]), count),
+            match alike(checks) {
+                (_, 0) => {
+                    let n = checks.len().min(HALF);
+                    (check_each::<V>(&checks[..n]), n)
+                }
+                some => some,
             }
         };
         good |= bits << done;
@@ -466,25 +459,22 @@ unsafe fn check_each<V: Vector>(checks: &[Check<'_>]) -> u64 {
 ///
 /// # Safety
 ///
-/// The CPU must have the instructions of `V`; sources must be what [`Seal::copy_from`] asks for.
+/// The CPU must have the instructions of `V`; sources must be what [`Seal::copy_from`] asks for; `alike` must be [`super::lockstep::seal`].
 #[inline(always)]
-pub(super) unsafe fn seal<V: Vector>(mut seals: &mut [Seal<'_>]) {
+pub(super) unsafe fn seal<V: Vector>(
+    mut seals: &mut [Seal<'_>],
+    alike: unsafe fn(&mut [Seal<'_>]) -> usize,
+) {
     while !seals.is_empty() {
         // SAFETY: the caller's promise.
         let count = unsafe {
-            match next_group::<V, _>(seals, lockstep::seals_alike) {
-                Ok(BATCH) => {
-                    lockstep::seal::<V, BATCH>(seals);
-                    BATCH
+            match alike(seals) {
+                0 => {
+                    let n = seals.len().min(HALF);
+                    seal_each::<V>(&mut seals[..n]);
+                    n
                 }
-                Ok(_) => {
-                    lockstep::seal::<V, HALF>(seals);
-                    HALF
-                }
-                Err(count) => {
-                    seal_each::<V>(&mut seals[..count]);
-                    count
-                }
+                n => n,
             }
         };
         seals = &mut seals[count..];

@@ -7,13 +7,16 @@
     reason = "an index is the number of a lane or packet, and goes into several arrays and closures at once"
 )]
 
-use super::fold::{Vector, few, load_keys, reduce};
+use super::fold::{HALF, Vector, few, load_keys, reduce};
 use super::header::{self, Family};
 use super::polynomial::keys;
 use super::{BATCH, Begin, Check, Seal};
 
 /// From so many bytes on packets are summed one by one.
 const LONG: usize = 512;
+
+/// Blocks of a packet that are multiplied beside each other; as many as the longest vector has lanes.
+const STEP: usize = 4;
 
 /// Keys for distances to 16 bytes, the same in every lane.
 static SPREAD: [[u64; 8]; 17] = {
@@ -27,10 +30,26 @@ static SPREAD: [[u64; 8]; 17] = {
     all
 };
 
+/// Keys for distances of 1 to [`STEP`] blocks, the same in every lane.
+static BLOCKS: [[u64; 8]; STEP + 1] = {
+    let mut all = [[0; 8]; STEP + 1];
+    let mut blocks = 1;
+    while blocks <= STEP {
+        let [low, high] = keys(16 * blocks);
+        all[blocks] = [low, high, low, high, low, high, low, high];
+        blocks += 1;
+    }
+    all
+};
+
 static ONES: [u64; 8] = [u64::MAX; 8];
 
 /// Vectors with a lane for each of `P` packets; those behind `P / LANES` are not used.
 type Lanes<V> = [V; 4];
+
+/// Where bytes of each packet are, and where they go.
+type From<const P: usize> = [*const u8; P];
+type To<const P: usize> = [*mut u8; P];
 
 /// The lanes of vector `i`, by the packet.
 #[inline(always)]
@@ -47,18 +66,18 @@ unsafe fn join<V: Vector>(i: usize, block: impl Fn(usize) -> V::Block) -> V {
 
 /// The next 16 bytes of the packets of vector `i`.
 #[inline(always)]
-unsafe fn block<V: Vector, const COPY: bool>(
+unsafe fn block<V: Vector, const P: usize, const COPY: bool>(
     i: usize,
-    from: impl Fn(usize) -> *const u8,
-    to: impl Fn(usize) -> *mut u8,
+    from: &From<P>,
+    to: &To<P>,
     at: usize,
 ) -> V {
     // SAFETY: the caller's promise.
     unsafe {
         join::<V>(i, |packet| {
-            let block = V::Block::load(from(packet).add(at));
+            let block = V::Block::load(from[packet].add(at));
             if COPY {
-                block.store(to(packet).add(at));
+                block.store(to[packet].add(at));
             }
             block
         })
@@ -67,10 +86,10 @@ unsafe fn block<V: Vector, const COPY: bool>(
 
 /// As many blocks as a vector has lanes, of the packets of vector `i`.
 #[inline(always)]
-unsafe fn square<V: Vector, const COPY: bool>(
+unsafe fn square<V: Vector, const P: usize, const COPY: bool>(
     i: usize,
-    from: impl Fn(usize) -> *const u8,
-    to: impl Fn(usize) -> *mut u8,
+    from: &From<P>,
+    to: &To<P>,
     at: usize,
     mask: V,
 ) -> [V; 4] {
@@ -79,9 +98,9 @@ unsafe fn square<V: Vector, const COPY: bool>(
         let mut rows = [V::zero(); 4];
         for lane in 0..V::LANES {
             let packet = i * V::LANES + lane;
-            rows[lane] = V::load(from(packet).add(at)).or(mask);
+            rows[lane] = V::load(from[packet].add(at)).or(mask);
             if COPY {
-                rows[lane].store(to(packet).add(at));
+                rows[lane].store(to[packet].add(at));
             }
         }
         V::transpose(rows)
@@ -96,17 +115,39 @@ unsafe fn square<V: Vector, const COPY: bool>(
 #[inline(always)]
 unsafe fn append<V: Vector, const P: usize, const COPY: bool>(
     lanes: &mut Lanes<V>,
-    from: impl Fn(usize) -> *const u8,
-    to: impl Fn(usize) -> *mut u8,
+    from: &From<P>,
+    to: &To<P>,
     len: usize,
 ) {
     let mut at = 0;
     // SAFETY: all accesses are below `len`, as the loops say; the rest is the caller's promise.
     unsafe {
+        while len - at >= 16 * STEP {
+            for i in 0..P / V::LANES {
+                let mut sum = V::zero();
+                for part in 0..STEP / V::LANES {
+                    let from_here = part * V::LANES;
+                    let columns = square::<V, P, COPY>(i, from, to, at + 16 * from_here, V::zero());
+                    for (c, column) in columns[..V::LANES].iter().enumerate() {
+                        // The last one is not multiplied: what was before comes ahead to it.
+                        let (before, ahead) = match STEP - 1 - (from_here + c) {
+                            0 => (lanes[i], STEP),
+                            ahead => (*column, ahead),
+                        };
+                        sum = before.fold(load_keys(&BLOCKS[ahead]), sum);
+                        if ahead == STEP {
+                            sum = sum.xor(*column);
+                        }
+                    }
+                }
+                lanes[i] = sum;
+            }
+            at += 16 * STEP;
+        }
         let one: V = load_keys(&SPREAD[16]);
         while len - at >= 16 * V::LANES {
             for i in 0..P / V::LANES {
-                let columns = square::<V, COPY>(i, &from, &to, at, V::zero());
+                let columns = square::<V, P, COPY>(i, from, to, at, V::zero());
                 for column in &columns[..V::LANES] {
                     lanes[i] = lanes[i].fold(one, *column);
                 }
@@ -115,7 +156,7 @@ unsafe fn append<V: Vector, const P: usize, const COPY: bool>(
         }
         while len - at >= 16 {
             for i in 0..P / V::LANES {
-                lanes[i] = lanes[i].fold(one, block::<V, COPY>(i, &from, &to, at));
+                lanes[i] = lanes[i].fold(one, block::<V, P, COPY>(i, from, to, at));
             }
             at += 16;
         }
@@ -123,7 +164,7 @@ unsafe fn append<V: Vector, const P: usize, const COPY: bool>(
             let rest: V = load_keys(&SPREAD[len - at]);
             for i in 0..P / V::LANES {
                 let next = join::<V>(i, |packet| {
-                    let (from, to) = (from(packet).add(at), to(packet).wrapping_add(at));
+                    let (from, to) = (from[packet].add(at), to[packet].wrapping_add(at));
                     let bytes = few::<COPY>(from, to, len - at);
                     V::Block::load((&raw const bytes).cast())
                 });
@@ -139,18 +180,17 @@ unsafe fn append<V: Vector, const P: usize, const COPY: bool>(
 ///
 /// As there, of the pointers for each of the first `P` packets.
 #[inline(always)]
-unsafe fn headers<V: Vector, const P: usize>(
-    start: impl Fn(usize) -> *const u8,
-    family: Family,
-) -> Lanes<V> {
+unsafe fn headers<V: Vector, const P: usize>(start: &From<P>, family: Family) -> Lanes<V> {
     let (mask, skip): (&[u8], _) = match family {
         Family::V4 => (&header::MASK_V4, 0),
         Family::V6 => (&header::MASK_V6, 4),
     };
     // SAFETY: the span of the family is that of its mask and what is skipped.
     unsafe {
-        let from = |packet| start(packet).add(skip);
-        let to = |_| core::ptr::null_mut();
+        let (from, to) = (
+            &start.map(|start| start.add(skip)),
+            &[core::ptr::null_mut(); P],
+        );
         let one: V = load_keys(&SPREAD[16]);
         let mut lanes = [V::zero(); 4];
         let mut cancel = V::zero();
@@ -162,7 +202,7 @@ unsafe fn headers<V: Vector, const P: usize>(
         while mask.len() - at >= 16 * V::LANES {
             let mask = V::load(mask.as_ptr().add(at));
             for i in 0..P / V::LANES {
-                let columns = square::<V, false>(i, from, to, at, mask);
+                let columns = square::<V, P, false>(i, from, to, at, mask);
                 for (c, column) in columns[..V::LANES].iter().enumerate() {
                     lanes[i] = match at + c {
                         0 => column.xor(cancel),
@@ -175,7 +215,7 @@ unsafe fn headers<V: Vector, const P: usize>(
         while at < mask.len() {
             let mask = V::join([V::Block::load(mask.as_ptr().add(at)); 4]);
             for i in 0..P / V::LANES {
-                let next = block::<V, false>(i, from, to, at).or(mask);
+                let next = block::<V, P, false>(i, from, to, at).or(mask);
                 lanes[i] = match at {
                     0 => next.xor(cancel),
                     _ => lanes[i].fold(one, next),
@@ -205,88 +245,169 @@ unsafe fn finish<V: Vector, const P: usize>(lanes: &Lanes<V>) -> [u32; BATCH] {
     out
 }
 
-/// Whether they can go side by side.
-#[inline(always)]
-pub(super) fn checks_alike(checks: &[Check<'_>]) -> bool {
-    let shape = |check: &Check<'_>| (check.rest, check.family);
-    let first = shape(&checks[0]);
-    (first.0 as usize) < LONG && checks.iter().all(|check| shape(check) == first)
-}
-
-/// Bit i is set if the ICRC of `checks[i]` is right, of `P` that are alike.
+/// Verifies the first of some frames, as many as are alike and make groups; bit i is set if the ICRC of `checks[i]` is right. Also
+/// says how many these are.
 ///
 /// # Safety
 ///
 /// The CPU must have the instructions of `V`.
 #[inline(always)]
-pub(super) unsafe fn check<V: Vector, const P: usize>(checks: &[Check<'_>]) -> u64 {
-    let checks = &checks[..P];
-    let (rest, family) = (checks[0].rest as usize, checks[0].family);
-    // SAFETY: a `Check` has borrowed the bytes that it speaks of, and all are alike.
-    let icrcs = unsafe {
-        let mut lanes = headers::<V, P>(|i| checks[i].start, family);
-        let from = |i: usize| checks[i].start.add(family.span());
-        append::<V, P, false>(&mut lanes, from, |_| core::ptr::null_mut(), rest);
-        finish::<V, P>(&lanes)
-    };
-    let both = checks.iter().zip(icrcs).enumerate();
-    both.fold(0, |good, (i, (check, icrc))| {
-        good | u64::from(check.found == icrc) << i
-    })
+pub(super) unsafe fn check<V: Vector>(checks: &[Check<'_>]) -> (u64, usize) {
+    // Two vectors keep the multiplier busy; more packets have more pointers than there are registers.
+    // SAFETY: the caller's promise.
+    unsafe {
+        if V::LANES == 4 && checks.len() >= BATCH {
+            let some = check_shape::<V, BATCH>(checks);
+            if some.1 > 0 {
+                return some;
+            }
+        }
+        check_shape::<V, HALF>(checks)
+    }
 }
 
-/// Whether they can go side by side.
+/// As [`check`], in groups of `P`.
 #[inline(always)]
-pub(super) fn seals_alike(seals: &[Seal<'_>]) -> bool {
-    let first = &seals[0].shape;
-    let differences = seals.iter().map(|seal| first.differences(&seal.shape));
-    first.ready() + first.payload() < LONG && differences.fold(0, |all, some| all | some) == 0
+unsafe fn check_shape<V: Vector, const P: usize>(checks: &[Check<'_>]) -> (u64, usize) {
+    // What is known of the family need not be asked for each group.
+    // SAFETY: the caller's promise.
+    unsafe {
+        match checks[0].family {
+            _ if checks[0].rest as usize >= LONG => (0, 0),
+            Family::V4 => check_groups::<V, P>(checks, Family::V4),
+            Family::V6 => check_groups::<V, P>(checks, Family::V6),
+        }
+    }
 }
 
-/// As [`super::fold::seal`], of `P` that are alike.
+/// As [`check_shape`], if all are of that family.
+#[inline(always)]
+unsafe fn check_groups<V: Vector, const P: usize>(
+    checks: &[Check<'_>],
+    family: Family,
+) -> (u64, usize) {
+    let rest = checks[0].rest;
+    let (mut good, mut done) = (0, 0);
+    for checks in checks.chunks_exact(P) {
+        let alike = |check: &Check<'_>| check.rest == rest && check.family == family;
+        if !checks.iter().all(alike) {
+            break;
+        }
+        // SAFETY: a `Check` has borrowed the bytes that it speaks of, and all are alike.
+        let icrcs = unsafe {
+            let start: From<P> = core::array::from_fn(|i| checks[i].start);
+            let mut lanes = headers::<V, P>(&start, family);
+            let from = start.map(|start| start.add(family.span()));
+            let to = [core::ptr::null_mut(); P];
+            append::<V, P, false>(&mut lanes, &from, &to, rest as usize);
+            finish::<V, P>(&lanes)
+        };
+        let both = checks.iter().zip(icrcs).enumerate();
+        let bits = both.fold(0, |good, (i, (check, icrc))| {
+            good | u64::from(check.found == icrc) << i
+        });
+        good |= bits << done;
+        done += P;
+    }
+    (good, done)
+}
+
+/// As [`super::fold::seal`], of the first of some frames, as many as are alike and make groups. Says how many these are.
 ///
 /// # Safety
 ///
 /// As there.
 #[inline(always)]
-pub(super) unsafe fn seal<V: Vector, const P: usize>(seals: &mut [Seal<'_>]) {
-    let seals = &mut seals[..P];
-    let shape = seals[0].shape;
-    let (begin, ready) = (shape.begin(), shape.ready());
-    let (payload, pad) = (shape.payload(), shape.pad());
-    // SAFETY: a `Seal` has borrowed its frame, its lengths add up to that of the frame, and all are alike.
-    let icrcs = unsafe {
-        let mut lanes = match begin {
-            Begin::Headers(family) => headers::<V, P>(|i| seals[i].start.cast_const(), family),
-            Begin::State => {
-                let mut lanes = [V::zero(); 4];
-                for i in 0..P / V::LANES {
-                    let state = |i: usize| V::Block::load(seals[i].state.as_ptr().cast());
-                    lanes[i] = join::<V>(i, state);
-                }
-                lanes
-            }
-        };
-        let rest = |i: usize| seals[i].start.add(begin.span());
-        append::<V, P, false>(&mut lanes, |i| rest(i).cast_const(), rest, ready);
-        if shape.copies() {
-            let to = |i: usize| rest(i).add(ready);
-            append::<V, P, true>(&mut lanes, |i| seals[i].source, to, payload);
-            if pad > 0 {
-                for i in 0..P {
-                    to(i).add(payload).write_bytes(0, pad);
-                }
-                let keys: V = load_keys(&SPREAD[pad]);
-                for lanes in &mut lanes[..P / V::LANES] {
-                    *lanes = lanes.fold(keys, V::zero());
-                }
+pub(super) unsafe fn seal<V: Vector>(seals: &mut [Seal<'_>]) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if V::LANES == 4 && seals.len() >= BATCH {
+            let count = seal_shape::<V, BATCH>(seals);
+            if count > 0 {
+                return count;
             }
         }
-        finish::<V, P>(&lanes)
-    };
-    let end = shape.icrc_offset();
-    for (seal, icrc) in seals.iter_mut().zip(icrcs) {
-        // SAFETY: the frame has four bytes there, as all are alike.
-        unsafe { seal.write(end, icrc) };
+        seal_shape::<V, HALF>(seals)
     }
+}
+
+/// As [`seal`], in groups of `P`.
+#[inline(always)]
+unsafe fn seal_shape<V: Vector, const P: usize>(seals: &mut [Seal<'_>]) -> usize {
+    let shape = seals[0].shape;
+    let (ready, copies) = (shape.ready(), shape.copies());
+    if ready + shape.payload() >= LONG {
+        return 0;
+    }
+    // What is known of the shape need not be asked for each group.
+    // SAFETY: the caller's promise; behind a state nothing is ready, and there is a payload to be copied.
+    unsafe {
+        match shape.begin() {
+            Begin::State => seal_groups::<V, P>(seals, Begin::State, 0, true),
+            Begin::Headers(Family::V4) => {
+                seal_groups::<V, P>(seals, Begin::Headers(Family::V4), ready, copies)
+            }
+            Begin::Headers(Family::V6) => {
+                seal_groups::<V, P>(seals, Begin::Headers(Family::V6), ready, copies)
+            }
+        }
+    }
+}
+
+/// As [`seal_shape`], given some of what the first one's shape says.
+#[inline(always)]
+unsafe fn seal_groups<V: Vector, const P: usize>(
+    seals: &mut [Seal<'_>],
+    begin: Begin,
+    ready: usize,
+    copies: bool,
+) -> usize {
+    let shape = seals[0].shape;
+    let (span, payload, pad) = (begin.span(), shape.payload(), shape.pad());
+    let end = span + ready + payload + pad;
+    let mut done = 0;
+    for seals in seals.chunks_exact_mut(P) {
+        if !seals.iter().all(|seal| seal.shape == shape) {
+            break;
+        }
+        // SAFETY: a `Seal` has borrowed its frame, its lengths add up to that of the frame, and all are alike.
+        let icrcs = unsafe {
+            let start: To<P> = core::array::from_fn(|i| seals[i].start);
+            let mut lanes = [V::zero(); 4];
+            match begin {
+                Begin::Headers(family) => {
+                    lanes = headers::<V, P>(&start.map(<*mut u8>::cast_const), family);
+                }
+                Begin::State => {
+                    for i in 0..P / V::LANES {
+                        let state = |i: usize| V::Block::load(seals[i].state.as_ptr().cast());
+                        lanes[i] = join::<V>(i, state);
+                    }
+                }
+            }
+            let rest = start.map(|start| start.add(span));
+            append::<V, P, false>(&mut lanes, &rest.map(<*mut u8>::cast_const), &rest, ready);
+            if copies {
+                let source: From<P> = core::array::from_fn(|i| seals[i].source);
+                let to = rest.map(|rest| rest.add(ready));
+                append::<V, P, true>(&mut lanes, &source, &to, payload);
+                if pad > 0 {
+                    for to in to {
+                        to.add(payload).write_bytes(0, pad);
+                    }
+                    let keys: V = load_keys(&SPREAD[pad]);
+                    for lanes in &mut lanes[..P / V::LANES] {
+                        *lanes = lanes.fold(keys, V::zero());
+                    }
+                }
+            }
+            finish::<V, P>(&lanes)
+        };
+        for (seal, icrc) in seals.iter_mut().zip(icrcs) {
+            // SAFETY: the frame has four bytes there, as all are alike.
+            unsafe { seal.write(end, icrc) };
+        }
+        done += P;
+    }
+    done
 }

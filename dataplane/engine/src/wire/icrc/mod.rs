@@ -181,37 +181,38 @@ impl Begin {
     }
 }
 
-/// Lengths of a frame to be sealed, in two words that are quick to compare.
-#[derive(Clone, Copy, Debug)]
-struct Shape {
-    /// Bytes behind the BTH, or behind the state, that are in the frame already; in the high half those of the payload to be copied.
-    lengths: u64,
-    /// Bytes of pad, [`Shape::COPIES`], [`Shape::STATE`], [`Shape::V6`].
-    kind: u32,
-}
+/// Lengths of a frame to be sealed, in one word that is quick to compare. From the lowest bit on: two bits for the bytes of pad,
+/// [`Shape::COPIES`], [`Shape::STATE`], [`Shape::V6`]; from bit 8 on the bytes behind the BTH, or behind the state, that are in
+/// the frame already; in the high half those of the payload to be copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shape(u64);
 
 impl Shape {
-    const COPIES: u32 = 1 << 8;
-    const STATE: u32 = 1 << 9;
-    const V6: u32 = 1 << 10;
+    const COPIES: u64 = 1 << 2;
+    const STATE: u64 = 1 << 3;
+    const V6: u64 = 1 << 4;
+    const READY: u32 = 8;
+    const PAYLOAD: u32 = 32;
 
     #[inline(always)]
     fn new(begin: Begin, ready: usize, payload: usize, copies: bool) -> Option<Shape> {
-        let (ready, len) = (u32::try_from(ready).ok()?, u32::try_from(payload).ok()?);
+        let len = u32::try_from(payload).ok()?;
+        if ready >> (Shape::PAYLOAD - Shape::READY) != 0 {
+            return None;
+        }
         let kind = match begin {
             Begin::Headers(Family::V4) => 0,
             Begin::Headers(Family::V6) => Shape::V6,
             Begin::State => Shape::STATE,
         };
-        Some(Shape {
-            lengths: u64::from(len) << 32 | u64::from(ready),
-            kind: kind | pad_len(payload) as u32 | (u32::from(copies) * Shape::COPIES),
-        })
+        let lengths = u64::from(len) << Shape::PAYLOAD | (ready as u64) << Shape::READY;
+        let copies = u64::from(copies) * Shape::COPIES;
+        Some(Shape(lengths | kind | copies | pad_len(payload) as u64))
     }
 
     #[inline(always)]
     fn begin(self) -> Begin {
-        match self.kind {
+        match self.0 {
             kind if kind & Shape::STATE != 0 => Begin::State,
             kind if kind & Shape::V6 != 0 => Begin::Headers(Family::V6),
             _ => Begin::Headers(Family::V4),
@@ -220,29 +221,23 @@ impl Shape {
 
     #[inline(always)]
     fn ready(self) -> usize {
-        (self.lengths & 0xffff_ffff) as usize
+        (self.0 as u32 >> Shape::READY) as usize
     }
 
     #[inline(always)]
     fn payload(self) -> usize {
-        (self.lengths >> 32) as usize
+        (self.0 >> Shape::PAYLOAD) as usize
     }
 
     #[inline(always)]
     fn pad(self) -> usize {
-        (self.kind & 3) as usize
+        (self.0 & 3) as usize
     }
 
     /// Whether the payload is elsewhere yet.
     #[inline(always)]
     fn copies(self) -> bool {
-        self.kind & Shape::COPIES != 0
-    }
-
-    /// Not 0 if they differ.
-    #[inline(always)]
-    fn differences(&self, other: &Shape) -> u64 {
-        (self.lengths ^ other.lengths) | u64::from(self.kind ^ other.kind)
+        self.0 & Shape::COPIES != 0
     }
 
     /// Bytes from the start on.

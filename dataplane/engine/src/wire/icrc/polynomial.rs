@@ -10,13 +10,26 @@ pub const POLY: u32 = 0xedb8_8320;
 
 /// x^n modulo the polynomial, reflected: bit 31 is x^0.
 pub const fn power(n: usize) -> u32 {
-    let mut value = 1 << 31;
-    let mut i = 0;
-    while i < n {
-        value = times_x(value);
-        i += 1;
+    let (mut value, mut square, mut rest) = (1 << 31, 1 << 30, n);
+    while rest > 0 {
+        if rest & 1 == 1 {
+            value = product(value, square);
+        }
+        square = product(square, square);
+        rest >>= 1;
     }
     value
+}
+
+/// The product of two remainders, modulo the polynomial.
+pub const fn product(a: u32, b: u32) -> u32 {
+    let (mut sum, mut times, mut i) = (0, a, 0);
+    while i < 32 {
+        sum ^= times & (b >> (31 - i) & 1).wrapping_neg();
+        times = times_x(times);
+        i += 1;
+    }
+    sum
 }
 
 /// Times x, modulo the polynomial.
@@ -106,6 +119,7 @@ mod tests {
     fn powers() {
         assert_eq!((power(0), power(31), power(32)), (1 << 31, 1, POLY));
         assert_eq!(WHOLE, 0x1_db71_0641);
+        assert_eq!(power(1000), (0..1000).fold(1 << 31, |v, _| times_x(v)));
         // x^31 of a register of ones goes ahead by four bytes of zeros and comes back
         let ahead = (0..32).fold(0xdead_beef, |v, _| times_x(v));
         assert_eq!(prefix_of(ahead), 0xdead_beef);

@@ -4,7 +4,7 @@ use core::arch::x86_64::*;
 
 use super::fold::{self, Blocks, Vector};
 use super::kernel::Kernel;
-use super::{BATCH, Check, Seal};
+use super::{BATCH, Check, Seal, lockstep};
 
 impl Vector for __m128i {
     const LANES: usize = 1;
@@ -283,13 +283,28 @@ macro_rules! kernel {
             #[target_feature(enable = $enabled)]
             unsafe fn check(checks: &[Check<'_>]) -> u64 {
                 // SAFETY: as above.
-                unsafe { fold::check::<$vector>(checks) }
+                unsafe { fold::check::<$vector>(checks, check_alike) }
+            }
+
+            // Functions of their own, as they need all registers.
+            #[inline(never)]
+            #[target_feature(enable = $enabled)]
+            unsafe fn check_alike(checks: &[Check<'_>]) -> (u64, usize) {
+                // SAFETY: as above.
+                unsafe { lockstep::check::<$vector>(checks) }
             }
 
             #[target_feature(enable = $enabled)]
             unsafe fn seal(seals: &mut [Seal<'_>]) {
                 // SAFETY: as above.
-                unsafe { fold::seal::<$vector>(seals) }
+                unsafe { fold::seal::<$vector>(seals, seal_alike) }
+            }
+
+            #[inline(never)]
+            #[target_feature(enable = $enabled)]
+            unsafe fn seal_alike(seals: &mut [Seal<'_>]) -> usize {
+                // SAFETY: as above.
+                unsafe { lockstep::seal::<$vector>(seals) }
             }
 
             fn present() -> bool {

@@ -2,7 +2,7 @@
 
 use crate::wire::icrc::fold::{self, Blocks, Vector};
 use crate::wire::icrc::kernel::Kernel;
-use crate::wire::icrc::{BATCH, Check, Seal};
+use crate::wire::icrc::{BATCH, Check, Seal, lockstep};
 
 #[derive(Clone, Copy)]
 struct Lanes<const N: usize>([u128; N]);
@@ -126,14 +126,16 @@ macro_rules! emulated {
             check: {
                 unsafe fn check(checks: &[Check<'_>]) -> u64 {
                     // SAFETY: the caller's promise, lane by lane.
-                    unsafe { fold::check::<Lanes<$lanes>>(checks) }
+                    unsafe {
+                        fold::check::<Lanes<$lanes>>(checks, lockstep::check::<Lanes<$lanes>>)
+                    }
                 }
                 check
             },
             seal: {
                 unsafe fn seal(seals: &mut [Seal<'_>]) {
                     // SAFETY: the caller's promise, lane by lane.
-                    unsafe { fold::seal::<Lanes<$lanes>>(seals) }
+                    unsafe { fold::seal::<Lanes<$lanes>>(seals, lockstep::seal::<Lanes<$lanes>>) }
                 }
                 seal
             },

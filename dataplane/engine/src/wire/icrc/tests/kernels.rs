@@ -248,6 +248,31 @@ fn bursts_of_one_length() {
     }
 }
 
+/// Long packets, something of which is taken before it is their turn, in one burst with others.
+#[test]
+fn long_ones_among_others() {
+    let lens = [1024, 64, 1023, 2048, 4096, 0, 1200, 1025, 3100];
+    for kernel in kernels() {
+        for (v6, opcode) in [
+            (false, Opcode::RC_WRITE_ONLY),
+            (true, Opcode::RC_SEND_MIDDLE),
+        ] {
+            // Many alike, and in turns.
+            burst(kernel, &[(v6, opcode, 1024); 11]);
+            for step in [1, 2, 4] {
+                let packet = |i: usize| (v6, opcode, lens[i * step % lens.len()]);
+                burst(kernel, &(0..13).map(packet).collect::<Vec<_>>());
+            }
+            // Some that go side by side between them.
+            let mut packets = vec![(v6, opcode, 64); 20];
+            for at in [0, 6, 7, 8, 17] {
+                packets[at].2 = 1024 + at;
+            }
+            burst(kernel, &packets);
+        }
+    }
+}
+
 #[test]
 fn every_opcode() {
     for kernel in kernels() {
