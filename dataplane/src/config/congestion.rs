@@ -121,6 +121,7 @@ impl Checker<'_> {
             file: self.label().into(),
             line: line_of(self.text(), key.span().start),
             kind: "key",
+            of: None,
             nearest: nearest(key.as_ref(), known).map(String::from),
             word: key.as_ref().clone(),
             known: known.join(", "),

@@ -36,7 +36,7 @@ pub enum ConfigError {
         message: String,
     },
     /// A key or a word that does not exist.
-    #[error("{file}:{line}: unknown {kind} `{word}`{hint}; known are {known}", hint = hint(.nearest))]
+    #[error("{file}:{line}: unknown {kind} `{word}`{of}{hint}; known are {known}", of = belonging(.of), hint = hint(.nearest))]
     Unknown {
         /// The file.
         file: String,
@@ -46,6 +46,8 @@ pub enum ConfigError {
         kind: &'static str,
         /// What was written.
         word: String,
+        /// The key of a value.
+        of: Option<String>,
         /// The nearest one that exists, if any is near.
         nearest: Option<String>,
         /// All that exist there.
@@ -85,6 +87,11 @@ pub enum ConfigError {
         /// What, and how to mend it.
         problem: String,
     },
+}
+
+fn belonging(key: &Option<String>) -> String {
+    key.as_ref()
+        .map_or_else(String::new, |key| format!(" of `{key}`"))
 }
 
 fn hint(nearest: &Option<String>) -> String {

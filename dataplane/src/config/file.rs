@@ -425,6 +425,9 @@ fn explain(label: &str, text: &str, at: usize, message: &str) -> ConfigError {
         line,
         kind,
         word: word.into(),
+        of: (kind == "value")
+            .then(|| key_at(text, at).map(String::from))
+            .flatten(),
         nearest: nearest(word, &known).map(String::from),
         known: known.join(", "),
     }
@@ -462,7 +465,7 @@ mod tests {
         let message = error("[[lcore]]\nidle = \"spinn\"\n");
         assert_eq!(
             message,
-            "f.toml:2: unknown value `spinn`, did you mean `spin`?; known are spin, adaptive"
+            "f.toml:2: unknown value `spinn` of `idle`, did you mean `spin`?; known are spin, adaptive"
         );
     }
 

@@ -72,6 +72,7 @@ impl Checker<'_> {
                 file,
                 line: line(at(&key).map_or(section, |(name, _)| name.span().start)),
                 kind: "key",
+                of: None,
                 nearest: nearest(&key, KEYS).map(String::from),
                 word: key,
                 known: KEYS.join(", "),

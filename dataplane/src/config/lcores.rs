@@ -124,8 +124,9 @@ impl Checker<'_> {
             Some(value) => self.number(key, value, range),
             None => Ok(default),
         };
-        let tuning = Tuning {
-            rx_burst: number("rx_burst", &lcore.rx_burst, 8..=most, default.rx_burst)?,
+        let mut tuning = Tuning {
+            // Judged below, with all that may be wrong with it.
+            rx_burst: default.rx_burst,
             tx_burst: number("tx_burst", &lcore.tx_burst, 1..=most, default.tx_burst)?,
             rx_prefetch: number(
                 "rx_prefetch",
@@ -140,10 +141,13 @@ impl Checker<'_> {
                 default.tx_prefetch,
             )?,
         };
-        if let Some(value) = lcore.rx_burst.as_ref().filter(|_| tuning.rx_burst % 8 != 0) {
-            let problem =
-                "must be a multiple of 8: drivers that use vector instructions receive in eights";
-            return Err(self.bad("rx_burst", value.as_ref(), value.span(), problem));
+        if let Some(value) = &lcore.rx_burst {
+            let fits = |n: &u32| (8..=most).contains(n) && n % 8 == 0;
+            let Some(burst) = u32::try_from(*value.as_ref()).ok().filter(fits) else {
+                let problem = "must be 8, 16, 24 or 32: drivers that use vector instructions receive in eights";
+                return Err(self.bad("rx_burst", value.as_ref(), value.span(), problem));
+            };
+            tuning.rx_burst = burst;
         }
         Ok(tuning)
     }
@@ -190,8 +194,7 @@ impl Checker<'_> {
         for &number in numbers {
             let lcore = usize::try_from(number).ok().filter(|n| *n < lcores);
             let Some(lcore) = lcore else {
-                let problem = format!("must be from 0 to {}", lcores - 1);
-                return Err(bad(number.to_string(), &problem));
+                return Err(bad(number.to_string(), &not_there(lcores)));
             };
             if serving.contains(&lcore) {
                 return Err(bad(number.to_string(), "is named twice"));
@@ -203,8 +206,22 @@ impl Checker<'_> {
 
     /// The number of an lcore.
     pub(super) fn lcore(&self, value: &Spanned<i64>, lcores: usize) -> Result<usize, ConfigError> {
-        let number = self.number("lcore", value, 0..=lcores as u32 - 1)?;
-        Ok(number as usize)
+        let number = usize::try_from(*value.as_ref()).ok();
+        number.filter(|number| *number < lcores).ok_or_else(|| {
+            let problem = not_there(lcores);
+            self.bad("lcore", value.as_ref(), value.span(), problem)
+        })
+    }
+}
+
+/// What is said of an lcore that is none of so many.
+fn not_there(lcores: usize) -> String {
+    match lcores {
+        1 => "there is one [[lcore]], number 0: add sections".into(),
+        n => format!(
+            "must be from 0 to {}: there are {n} sections [[lcore]]",
+            n - 1
+        ),
     }
 }
 
@@ -299,11 +316,11 @@ mod tests {
         assert_eq!(of_switches(&of_one), [1, 1, 1, 1, 2]);
         refused(
             &(nics(&["", ""]) + switch + "lcore = 1\n"),
-            "lcore = 1: must be from 0 to 0",
+            "lcore = 1: there is one [[lcore]], number 0: add sections",
         );
         refused(
             &(nics(&["", ""]) + "[fabric]\nlcore = 1\n" + switch),
-            "lcore = 1: must be from 0 to 0",
+            "lcore = 1: there is one [[lcore]], number 0: add sections",
         );
     }
 
@@ -360,8 +377,9 @@ mod tests {
             (8, 1, 16)
         );
         for (keys, says) in [
-            ("rx_burst = 12", "rx_burst = 12: must be a multiple of 8"),
-            ("rx_burst = 64", "must be from 8 to 32"),
+            ("rx_burst = 12", "rx_burst = 12: must be 8, 16, 24 or 32"),
+            ("rx_burst = 7", "rx_burst = 7: must be 8, 16, 24 or 32"),
+            ("rx_burst = 64", "rx_burst = 64: must be 8, 16, 24 or 32"),
             ("tx_burst = 0", "must be from 1 to 32"),
             ("rx_prefetch = 33", "must be from 0 to 32"),
             ("tx_prefetch = -1", "must be from 0 to 16"),

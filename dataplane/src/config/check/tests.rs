@@ -139,7 +139,11 @@ fn values_out_of_range_name_line_and_range() {
         "from 336 to 9600",
     );
     refused(&with("mtu = -1"), "f.toml:5: mtu = -1: ", "from 336");
-    refused(&with("lcore = 1"), "f.toml:5: lcore = 1: ", "from 0 to 0");
+    refused(
+        &with("lcore = 1"),
+        "f.toml:5: lcore = 1: ",
+        "there is one [[lcore]], number 0: add sections",
+    );
     refused(
         &format!("[eal]\nmemory_mb = 3\n{NIC}"),
         "f.toml:2: memory_mb = 3: ",
