@@ -51,14 +51,34 @@ impl Screen {
 
 /// Writes a text over what is on the screen.
 fn draw(out: &mut impl Write, text: &str, height: u16, width: u16) -> io::Result<()> {
-    let lines = text.lines().flat_map(|line| fold(line, width.into()));
     // The last line of the screen stays empty, or it would scroll.
-    for line in lines.take(usize::from(height).saturating_sub(1)) {
+    let room = usize::from(height).saturating_sub(1);
+    for line in fit(text, room, width.into()) {
         // First to the end of the line: of what was shown before, nothing is left (ECMA-48 EL). Behind a full line the cursor is still
         // on its last character, which would go as well.
         writeln!(out, "\x1b[K{line}")?;
     }
     Ok(())
+}
+
+/// Lines as they fit: where there is no room for all, sentences first, and last what is said of those that are missing.
+fn fit(text: &str, room: usize, width: usize) -> Vec<String> {
+    let folded = |line: &str| fold(line, width);
+    let mut lines: Vec<String> = text.lines().flat_map(folded).collect();
+    if lines.len() <= room {
+        return lines;
+    }
+    let (words, tables): (Vec<&str>, Vec<&str>) =
+        text.lines().partition(|line| line.starts_with(BULLET));
+    lines = words.into_iter().chain(tables).flat_map(folded).collect();
+    let hint = format!(
+        "... {} lines more: a larger window or --once",
+        lines.len() + 1 - room
+    );
+    lines.truncate(room.saturating_sub(1));
+    lines.extend(folded(&hint));
+    lines.truncate(room);
+    lines
 }
 
 /// A line as it fits: tables are cut off, sentences go on in the next line.
@@ -285,9 +305,19 @@ mod tests {
     #[test]
     fn nothing_of_a_full_line_is_erased() {
         let mut out = Vec::new();
-        draw(&mut out, "full\nlonger\nab\nout of sight\n", 4, 4).unwrap();
+        draw(&mut out, "full\nlonger\nab\n", 4, 4).unwrap();
         // What is erased is so while the cursor is at the start of a line.
         assert_eq!(out, b"\x1b[Kfull\n\x1b[Klong\n\x1b[Kab\n");
+    }
+
+    #[test]
+    fn in_a_small_window_the_words_come_first_and_what_is_missing_is_said() {
+        let text = "table\nrow\n\n* it is busy\n";
+        assert_eq!(fit(text, 4, 80), ["table", "row", "", "* it is busy"]);
+        let small = fit(text, 3, 80);
+        let hint = "... 2 lines more: a larger window or --once";
+        assert_eq!(small, ["* it is busy", "table", hint]);
+        assert_eq!(fit(text, 0, 80), [""; 0]);
     }
 
     #[test]

@@ -27,8 +27,6 @@ const TRAFFIC: f64 = 10.0;
 const OFTEN: f64 = 1.0;
 /// Packets with as many bytes are mostly payload that is copied and summed.
 const LARGE: f64 = 1024.0;
-/// Packets of a path MTU of 4096 have about as many.
-const FULL: f64 = 4000.0;
 
 /// Something that holds traffic up.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -49,6 +47,7 @@ impl fmt::Display for Finding {
 
 /// What holds traffic up, the first the most; nothing if there is no traffic and nothing waits.
 pub(super) fn findings(figures: &Figures) -> Vec<Finding> {
+    let lost = |lcore| lost(lcore, &figures.lcores);
     let mut all: Vec<Finding> = figures.lcores.iter().filter_map(lost).collect();
     let busy = figures.lcores.iter().filter(|lcore| is_busy(lcore));
     all.extend(busy.map(|lcore| too_busy(lcore, figures)));
@@ -114,16 +113,28 @@ fn found(what: &'static str, device: &Device, text: &str) -> Option<Finding> {
     Some(Finding { what, about, text })
 }
 
-fn lost(lcore: &Lcore) -> Option<Finding> {
+fn lost(lcore: &Lcore, all: &[Lcore]) -> Option<Finding> {
+    if lcore.lost < LOST {
+        return None;
+    }
+    let share = percent(lcore.lost);
+    let same = |other: &&Lcore| other.lcore != lcore.lcore && other.cpu == lcore.cpu;
+    if let Some((cpu, other)) = lcore.cpu.zip(all.iter().find(same)) {
+        let text = format!(
+            "was kept from running for {share} of the time: lcore {} polls on the same CPU {cpu}: give one of them another `cpu` in \
+             [[lcore]]",
+            other.lcore
+        );
+        return Some(of_lcore("lcore-lost", lcore, &text));
+    }
     let cpu = lcore.cpu.map_or("a CPU of its own".into(), |cpu| {
         format!("CPU {cpu} to itself")
     });
     let text = format!(
-        "was kept from running by other threads for {} of the time: leave it {cpu} (other programs by taskset, or another \
-         `cpu` in [[lcore]])",
-        percent(lcore.lost)
+        "was kept from running by other threads for {share} of the time: leave it {cpu} (other programs by taskset, or another \
+         `cpu` in [[lcore]])"
     );
-    (lcore.lost >= LOST).then(|| of_lcore("lcore-lost", lcore, &text))
+    Some(of_lcore("lcore-lost", lcore, &text))
 }
 
 fn too_busy(lcore: &Lcore, figures: &Figures) -> Finding {
@@ -193,7 +204,6 @@ fn remedies(lcore: &Lcore, stage: Option<&str>, bytes: f64) -> Vec<&'static str>
                 "fewer registrations, queue pairs and the like made and destroyed while data flows",
             );
         }
-        _ if (LARGE..FULL).contains(&bytes) => all.push("a larger MTU"),
         _ if bytes > 0.0 && bytes < LARGE => {
             all.push("larger messages (what a packet costs hardly depends on its size)");
         }

@@ -83,15 +83,14 @@ fn a_busy_thread_is_named_with_its_main_stage_and_a_remedy() {
     ];
     says(&figures, "lcore-busy", &parts);
     let (_, text) = said(&figures);
-    assert!(!text.contains("MTU"), "they are full: {text}");
+    assert!(
+        !text.contains("MTU"),
+        "packets and ACKs together do not tell: {text}"
+    );
 
     figures.lcores[0].devices.push("roce1".into());
     figures.devices[0].gbps.sent = 2.0;
-    says(
-        &figures,
-        "lcore-busy",
-        &["a larger MTU", "each NIC has its own"],
-    );
+    says(&figures, "lcore-busy", &["each NIC has its own"]);
 
     figures.devices[0].gbps = Both {
         received: 0.2,
@@ -121,6 +120,26 @@ fn what_a_thread_is_busy_with_decides_what_helps() {
             .insert(stage.into(), 9e3);
         says(&figures, "lcore-busy", &[stage, helps]);
     }
+}
+
+#[test]
+fn two_threads_on_one_cpu_are_named() {
+    let mut figures = waiting("receiver", 1.0);
+    figures.lcores[0].lost = 0.4;
+    let mut other = figures.lcores[0].clone();
+    (other.lcore, other.lost) = (7, 0.0);
+    figures.lcores.push(other);
+    let (rules, first) = said(&figures);
+    assert_eq!(rules[0], "lcore-lost");
+    assert!(
+        first.contains("40 %") && first.contains("lcore 7 polls on the same CPU 1"),
+        "{first}"
+    );
+    // Of those that run anywhere nobody knows.
+    for lcore in &mut figures.lcores {
+        lcore.cpu = None;
+    }
+    assert!(said(&figures).1.contains("by other threads"));
 }
 
 #[test]
