@@ -7,6 +7,8 @@ use std::path::Path;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::stats::Spread;
+
 /// Results of all benchmarks, as far as they are there.
 #[derive(Debug, Default)]
 pub struct Results {
@@ -56,16 +58,50 @@ pub struct Goal {
     pub measured: Option<f64>,
     /// What copying and ICRC would cost alone, as a share of that.
     pub share_of_limit: Option<f64>,
+    /// What the middle half of its rounds spans, as a share of their median; of a ratio, of the one that varies more. None of what was
+    /// measured once.
+    pub spread: Option<f64>,
+    /// That is more than [`DISTURBED`]: the verdict is of little use.
+    pub disturbed: bool,
     /// Whether it is reached.
     pub verdict: Verdict,
+}
+
+/// A machine that does nothing else does not spread the middle half of the rounds as far, by their median.
+pub const DISTURBED: f64 = 0.2;
+
+impl Goal {
+    /// With what its measurements spread.
+    fn spread<const N: usize>(mut self, of: [Option<f64>; N]) -> Goal {
+        self.spread = of.into_iter().flatten().reduce(f64::max);
+        self.disturbed = self.measured.is_some() && self.spread > Some(DISTURBED);
+        self
+    }
 }
 
 impl Results {
     /// Reads those that are in a directory.
     ///
     /// # Errors
-    /// When one is there that cannot be read.
+    /// When one is there that cannot be read, or none at all.
     pub fn read(directory: &Path) -> io::Result<Results> {
+        let named = |problem: String| {
+            io::Error::other(format!(
+                "{}: {problem}; benches/run writes results to benches/results",
+                directory.display()
+            ))
+        };
+        let mut files = fs::read_dir(directory).map_err(|error| named(error.to_string()))?;
+        // Goals are made of results.
+        let is_result = |file: io::Result<fs::DirEntry>| {
+            file.is_ok_and(|file| {
+                let path = file.path();
+                path.extension() == Some("json".as_ref()) && !path.ends_with("goals.json")
+            })
+        };
+        if !files.any(is_result) {
+            return Err(named("there are no results".into()));
+        }
         let mut results = Results::default();
         for name in NAMES {
             let path = directory.join(format!("{name}.json"));
@@ -89,15 +125,36 @@ impl Results {
 
     /// A value of the case with this operation and size, with one QP.
     fn case(&self, name: &str, op: &str, bytes: u64, pointer: &str) -> Option<f64> {
+        self.of_case(name, op, bytes, pointer)?.as_f64()
+    }
+
+    /// What such a value spreads.
+    fn case_spread(&self, name: &str, op: &str, bytes: u64, pointer: &str) -> Option<f64> {
+        let spread = self.of_case(name, op, bytes, pointer)?;
+        let of = |what: &str| spread[what].as_f64();
+        Some((of("high")? - of("low")?) / of("median").filter(|median| *median > 0.0)?)
+    }
+
+    fn of_case(&self, name: &str, op: &str, bytes: u64, pointer: &str) -> Option<&Value> {
         let is = |case: &&Value| {
             case["op"] == op && case["bytes"] == bytes && case["qps"].as_u64().unwrap_or(1) == 1
         };
         let cases = self.get(name)?["cases"].as_array()?;
-        cases.iter().find(is)?.pointer(pointer)?.as_f64()
+        cases.iter().find(is)?.pointer(pointer)
     }
 
     /// The median of samples of programs, without rounds in which the CPUs moved unless they did in all.
     pub fn samples(&self, name: &str, of: &str) -> Option<f64> {
+        Some(self.samples_of(name, of)?.median)
+    }
+
+    /// What these spread.
+    fn samples_spread(&self, name: &str, of: &str) -> Option<f64> {
+        let spread = self.samples_of(name, of)?;
+        (spread.median > 0.0).then(|| spread.middle_half() / spread.median)
+    }
+
+    fn samples_of(&self, name: &str, of: &str) -> Option<Spread> {
         let file = self.get(name)?;
         let moved = file["rounds_moved"].as_array();
         let all = file["samples"].as_array()?.iter();
@@ -107,8 +164,8 @@ impl Results {
         if still.is_empty() {
             still = named;
         }
-        let mut values: Vec<f64> = still.iter().filter_map(|s| s["value"].as_f64()).collect();
-        (!values.is_empty()).then(|| super::stats::median(&mut values))
+        let values: Vec<f64> = still.iter().filter_map(|s| s["value"].as_f64()).collect();
+        (!values.is_empty()).then(|| Spread::of(values))
     }
 
     /// What a packet costs at so many QPs beside what it costs at one: of the two NICs the worse.
@@ -160,7 +217,8 @@ impl Results {
         ] {
             let share = core(op, bytes, side, "share_of_limit");
             let value = core(op, bytes, side, "gbps/median");
-            goals.push(at_least(what, "Gb/s", 60.0, 200.0, value, share));
+            let spread = self.case_spread("datapath", op, bytes, &format!("/{side}/gbps"));
+            goals.push(at_least(what, "Gb/s", 60.0, 200.0, value, share).spread([spread]));
         }
         for (op, side, bound, aim, what) in [
             (
@@ -194,7 +252,9 @@ impl Results {
         ] {
             let share = core(op, 64, side, "share_of_limit");
             let value = core(op, 64, side, "messages_per_s/median").map(|rate| rate / 1e6);
-            goals.push(at_least(what, "M/s", bound, aim, value, share));
+            let rate = format!("/{side}/messages_per_s");
+            let spread = self.case_spread("datapath", op, 64, &rate);
+            goals.push(at_least(what, "M/s", bound, aim, value, share).spread([spread]));
         }
         let vhost = self.case("datapath-vhost", "write", 1 << 20, "/gbps/median");
         let tcp = apps("tcp_2_cores");
@@ -202,6 +262,10 @@ impl Results {
         let latency = [apps("write_lat"), apps("send_lat")];
         let slower = latency.into_iter().flatten().reduce(f64::max);
         let first = self.samples("start", "first_packet");
+        let spread = |of| self.samples_spread("apps", of);
+        let [of_bandwidth, of_tcp] = ["write_bw_64k", "tcp_2_cores"].map(spread);
+        let of_best = ["tcp_1_core_veth", "tcp_1_core_lo"].map(spread);
+        let of_latency = ["write_lat", "send_lat"].map(spread);
         let idle = self
             .get("datapath")
             .and_then(|d| d["empty_poll_ns"].as_f64());
@@ -213,7 +277,8 @@ impl Results {
                 80.0,
                 vhost,
                 None,
-            ),
+            )
+            .spread([self.case_spread("datapath-vhost", "write", 1 << 20, "/gbps")]),
             at_least(
                 "ib_write_bw -s 65536 against TCP on two cores",
                 "x",
@@ -221,7 +286,8 @@ impl Results {
                 8.0,
                 ratio(bandwidth, tcp),
                 None,
-            ),
+            )
+            .spread([of_bandwidth, of_tcp]),
             at_least(
                 "the same against TCP's best on one core",
                 "x",
@@ -229,7 +295,8 @@ impl Results {
                 3.0,
                 ratio(bandwidth, best_tcp),
                 None,
-            ),
+            )
+            .spread([of_bandwidth, of_best[0], of_best[1]]),
             at_least(
                 "ib_write_bw -s 64 -q 4",
                 "M/s",
@@ -237,14 +304,16 @@ impl Results {
                 5.0,
                 apps("write_64_q4"),
                 None,
-            ),
+            )
+            .spread([spread("write_64_q4")]),
             at_most(
                 "ib_write_lat and ib_send_lat -s 64, half round trip, the slower",
                 "us",
                 3.0,
                 1.5,
                 slower,
-            ),
+            )
+            .spread(of_latency),
             at_least(
                 "TCP's half round trip on one core against that",
                 "x",
@@ -252,7 +321,8 @@ impl Results {
                 4.0,
                 ratio(apps("tcp_lat_1_core"), slower),
                 None,
-            ),
+            )
+            .spread([of_latency[0], of_latency[1], spread("tcp_lat_1_core")]),
             at_most(
                 "cost of a packet at 10,000 QPs against 1",
                 "x",
@@ -261,7 +331,8 @@ impl Results {
                 self.ratio_at(10_000),
             ),
             at_most("empty poll, 64 idle QPs", "ns", 60.0, 20.0, idle),
-            at_most("start to first packet", "ms", 400.0, 250.0, first),
+            at_most("start to first packet", "ms", 400.0, 250.0, first)
+                .spread([self.samples_spread("start", "first_packet")]),
         ]);
         goals
     }
@@ -299,6 +370,8 @@ fn goal(
         at_most,
         measured,
         share_of_limit: None,
+        spread: None,
+        disturbed: false,
         verdict,
     }
 }
@@ -338,11 +411,12 @@ mod tests {
             {"op": "write", "bytes": 64, "qps": 64, "requester": side(0.0, 9e6), "responder": side(0.0, 9e6)},
             {"op": "write", "bytes": 64, "qps": 1, "requester": side(0.0, 6e6), "responder": side(0.0, 1e6)},
         ]});
-        let sample = |name, value, round| json!({"name": name, "value": value, "round": round});
+        let sample =
+            |name, value, round: u32| json!({"name": name, "value": value, "round": round});
         let apps = json!({"rounds_moved": [2], "samples": [
             sample("write_bw_64k", 40.0, 1), sample("write_bw_64k", 4000.0, 2),
             sample("tcp_2_cores", 10.0, 1), sample("tcp_2_cores", 1.0, 2),
-            sample("write_lat", 1.4, 1),
+            sample("write_lat", 1.4, 1), sample("write_64_q4", 2.0, 1), sample("write_64_q4", 3.0, 3),
         ]});
         Results {
             files: vec![("datapath", datapath), ("apps", apps)],
@@ -371,6 +445,23 @@ mod tests {
             verdict(&goals, "start to first packet"),
             Verdict::NotMeasured
         );
+    }
+
+    #[test]
+    fn what_spreads_far_was_disturbed() {
+        let goals = results().goals();
+        let of = |what: &str| {
+            let goal = goals.iter().find(|goal| goal.what == what).unwrap();
+            (goal.spread, goal.disturbed)
+        };
+        assert_eq!(
+            of("ib_write_bw -s 65536 against TCP on two cores"),
+            (Some(0.0), false)
+        );
+        let (spread, disturbed) = of("ib_write_bw -s 64 -q 4");
+        assert!(spread > Some(0.3) && disturbed, "{spread:?}");
+        assert_eq!(of("empty poll, 64 idle QPs"), (None, false));
+        assert_eq!(of("WRITE 64 B, a core that sends"), (None, false));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::super::CliError;
 use super::super::table::Table;
 use super::{Output, failed};
-use crate::bench::goals::{Results, Verdict};
+use crate::bench::goals::{DISTURBED, Results, Verdict};
 
 /// The goals for performance beside the results that benches/run has written
 #[derive(Debug, Parser)]
@@ -19,7 +19,7 @@ pub(super) struct Args {
     results: PathBuf,
 
     #[command(flatten)]
-    output: Output,
+    pub(super) output: Output,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), CliError> {
@@ -32,6 +32,7 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
             ">measured",
             "unit",
             ">of limit",
+            ">spread",
             "verdict",
         ]);
         for goal in &goals {
@@ -45,16 +46,23 @@ pub(super) fn run(args: &Args) -> Result<(), CliError> {
                     .map_or("-".into(), |value| format!("{value:.2}")),
                 goal.unit.into(),
                 goal.share_of_limit.map_or(String::new(), percent),
+                goal.spread.map_or(String::new(), percent),
                 match goal.verdict {
                     Verdict::AimMet => "aim met",
                     Verdict::Met => "met",
                     Verdict::Missed => "MISSED",
                     Verdict::NotMeasured => "not measured",
                 }
-                .into(),
+                .to_owned()
+                    + if goal.disturbed { ", disturbed" } else { "" },
             ]);
         }
         table.write(&mut io::stdout().lock(), "no goals")?;
+        args.output.say(format_args!(
+            "\nspread: what the middle half of the rounds spans, by their median. Above {:.0} % something disturbed them: measure again \
+             on a machine that does nothing else.",
+            100.0 * DISTURBED
+        ))?;
     }
     args.output.finish(&json!({ "goals": goals }))
 }
