@@ -6,9 +6,11 @@
 mod command;
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Output;
+use std::process::{Command, Output, Stdio};
 
+use roceline::config::allowed_cpus;
 use serde_json::Value;
 
 fn bench(arguments: &[&str]) -> Output {
@@ -49,7 +51,8 @@ fn every_operation_moves_exactly_as_many_messages_as_asked() {
 #[test]
 fn figures_are_json_with_machine_and_stages() {
     let short = ["--json", "--rounds=1", "--round=1"];
-    let figures = json(&[&["datapath", "--op=write,send", "--bytes=64"], &short[..]].concat());
+    let twice = ["datapath", "--op=write,send,write", "--bytes=64"];
+    let figures = json(&[&twice, &short[..]].concat());
     let cases = figures["cases"].as_array().expect("cases");
     assert_eq!(cases.len(), 2);
     for case in cases {
@@ -89,18 +92,88 @@ fn goals_are_judged_from_results_in_a_directory() {
     );
 }
 
+/// The process that is the other half of a benchmark.
+fn other_half(bench: u32) -> u32 {
+    let children = fs::read_to_string(format!("/proc/{bench}/task/{bench}/children"));
+    let children = children.expect("it runs");
+    let children = children.split_ascii_whitespace();
+    let is_half = |pid: &u32| {
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        words.split(|byte| *byte == 0).nth(2) == Some(b"far")
+    };
+    let mut numbers = children.filter_map(|pid| pid.parse().ok());
+    numbers.find(is_half).expect("it measures with another")
+}
+
+#[test]
+fn a_process_that_dies_meanwhile_is_told() {
+    if allowed_cpus().len() < 2 {
+        return;
+    }
+    for arguments in [
+        &["datapath", "--op=write", "--rounds=1000", "--round=20"][..],
+        &["latency", "--trips=100000000"],
+    ] {
+        let mut bench = Command::new(env!("CARGO_BIN_EXE_roceline"))
+            .arg("bench")
+            .args(arguments)
+            .args(["--port=memif", "--bytes=64"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program is built");
+        let out = bench.stdout.take().expect("piped");
+        // What follows is measured.
+        let started = BufReader::new(out).lines().map_while(Result::ok);
+        let mut lines = started.skip_while(|line| !line.starts_with("lcores: "));
+        assert!(lines.next().is_some(), "it ended before it measured");
+        let half = other_half(bench.id());
+        // SAFETY: a signal to a process takes no memory of ours.
+        let killed = unsafe { libc::kill(half as i32, libc::SIGKILL) };
+        assert_eq!(killed, 0, "it runs");
+        let ended = bench.wait_with_output().expect("it ends");
+        let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert_eq!(ended.status.code(), Some(1), "{said}");
+        let expected = "the other process ended (signal 9): the case has no figure";
+        assert!(said.contains(expected), "{said}");
+        assert!(!said.contains("panicked"), "{said}");
+    }
+}
+
+#[test]
+fn icrcs_by_what_is_not_known_end_it_as_they_do_a_daemon() {
+    for command in [&["bench", "datapath"][..], &["bench", "machine"], &["tune"]] {
+        let output = Command::new(env!("CARGO_BIN_EXE_roceline"))
+            .args(command)
+            .env("ROCELINE_ICRC", "abacus")
+            .output()
+            .expect("the program runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("ROCELINE_ICRC: "), "{said}");
+    }
+}
+
 #[test]
 fn cases_that_cannot_be_are_refused() {
     for (arguments, says) in [
         (
             &["datapath", "--op=write-inline", "--bytes=64"][..],
-            "48 bytes at most",
+            "no case is left of --op write-inline with --bytes 64: write-inline has 48 bytes at most",
         ),
         (
             &["datapath", "--mtu=1500", "--messages=1"],
-            "no path MTU 1500",
+            "must be 256, 512,",
         ),
         (&["latency", "--bytes=12"], "multiple of 8"),
+        (&["latency", "--trips=100", "--rounds=3"], "--rounds"),
+        (&["datapath", "--bytes=4G"], "such as 64, 4K or 1M"),
+        (
+            &["machine", "--output=/does/not/exist/m.json"],
+            "/does/not/exist/m.json: cannot be written",
+        ),
+        (&["goals", "/does/not/exist"], "/does/not/exist: "),
+        (&["plot", "/does/not/exist"], "/does/not/exist: "),
     ] {
         let output = bench(arguments);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();

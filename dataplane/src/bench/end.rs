@@ -25,7 +25,7 @@ use crate::port::{Mempool, Port};
 const CQ_LOG2: u32 = 14;
 
 /// Path MTUs.
-const MTUS: [Mtu; 5] = [Mtu::M256, Mtu::M512, Mtu::M1024, Mtu::M2048, Mtu::M4096];
+pub const MTUS: [Mtu; 5] = [Mtu::M256, Mtu::M512, Mtu::M1024, Mtu::M2048, Mtu::M4096];
 
 /// Rate of a line that no core fills.
 const FASTEST: Rate = Rate::from_gbps(1000);

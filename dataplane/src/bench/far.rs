@@ -2,6 +2,7 @@
 //! its NIC and its program without pause, and between polls answers what the requester's half asks.
 
 use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -198,7 +199,22 @@ fn unexpected(answer: &Answer) -> io::Error {
 }
 
 fn gone() -> io::Error {
-    io::Error::other("the other half is gone")
+    io::Error::other("the other half is gone: the case has no figure")
+}
+
+/// How a process has ended that answers no more.
+fn ended(child: &mut Child) -> io::Error {
+    let how = match child.wait() {
+        Ok(status) => match (status.signal(), status.code()) {
+            (Some(signal), _) => format!("signal {signal}"),
+            (None, Some(code)) => format!("exit code {code}"),
+            (None, None) => "nobody knows how".into(),
+        },
+        Err(error) => error.to_string(),
+    };
+    io::Error::other(format!(
+        "the other process ended ({how}): the case has no figure"
+    ))
 }
 
 impl Line {
@@ -213,10 +229,18 @@ impl Line {
                 let asks = asks.as_ref().ok_or_else(gone)?;
                 asks.send(ask).map_err(|_| gone())
             }
-            Line::Process { asks, .. } => {
-                let asks = asks.as_mut().ok_or_else(gone)?;
-                writeln!(asks, "{}", serde_json::to_string(&ask)?)?;
-                asks.flush()
+            Line::Process { child, asks, .. } => {
+                let pipe = asks.as_mut().ok_or_else(gone)?;
+                let text = serde_json::to_string(&ask)?;
+                let sent = writeln!(pipe, "{text}").and_then(|()| pipe.flush());
+                sent.map_err(|error| match error.kind() {
+                    // Nobody reads any more.
+                    io::ErrorKind::BrokenPipe => {
+                        *asks = None;
+                        ended(child)
+                    }
+                    _ => error,
+                })
             }
         }
     }
@@ -224,10 +248,16 @@ impl Line {
     fn answer(&mut self) -> io::Result<Answer> {
         match self {
             Line::Thread { answers, .. } => answers.recv().map_err(|_| gone()),
-            Line::Process { answers, .. } => {
+            Line::Process {
+                child,
+                asks,
+                answers,
+            } => {
                 let mut text = String::new();
                 if answers.read_line(&mut text)? == 0 {
-                    return Err(gone());
+                    // Should it still be there, it ends with what is asked.
+                    *asks = None;
+                    return Err(ended(child));
                 }
                 Ok(serde_json::from_str(&text)?)
             }
@@ -298,7 +328,10 @@ fn serve(end: &mut End, asked: &Receiver<Ask>, answer: impl Fn(Answer) -> bool) 
             Ok(Ask::Report) => {
                 report.packets = end.packets();
                 report.retries = end.retries();
-                Answer::Report(report)
+                match responder.check() {
+                    Ok(()) => Answer::Report(report),
+                    Err(error) => Answer::Failed(error.to_string()),
+                }
             }
         };
         if !answer(said) {

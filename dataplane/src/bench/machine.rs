@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_utils::CachePadded;
 use roceline_engine::wire::icrc;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::lcore::probe::tsc;
 
@@ -41,7 +41,7 @@ pub struct Machine {
     /// Load averages.
     pub load: String,
     /// How far the first two CPUs are from each other.
-    pub distance: Option<Distance>,
+    pub distance: Seen,
 }
 
 impl Machine {
@@ -68,7 +68,7 @@ impl Machine {
                 .join(" "),
             distance: match *cpus {
                 [a, b, ..] => Distance::between(a, b),
-                _ => None,
+                _ => Seen(Err(Unknown::OneCpu)),
             },
             cpus,
         }
@@ -93,9 +93,9 @@ impl fmt::Display for Machine {
             self.icrc,
             self.load
         )?;
-        match &self.distance {
-            Some(distance) => write!(f, "\nCPUs {} and {}: {distance}", distance.a, distance.b),
-            None => Ok(()),
+        match &self.distance.0 {
+            Ok(distance) => write!(f, "\nCPUs {} and {}: {distance}", distance.a, distance.b),
+            Err(unknown) => write!(f, "\nCPUs near or far: unknown ({unknown})"),
         }
     }
 }
@@ -131,8 +131,12 @@ pub struct Distance {
 }
 
 impl Distance {
-    /// Measures it with two threads that are pinned there; `None` if they may not run there, or others do.
-    pub fn between(a: usize, b: usize) -> Option<Distance> {
+    /// Measures it with two threads that are pinned there, if they may run there and others do not.
+    pub fn between(a: usize, b: usize) -> Seen {
+        Seen(Distance::measured(a, b))
+    }
+
+    fn measured(a: usize, b: usize) -> Result<Distance, Unknown> {
         let line = Arc::new(CachePadded::new(AtomicU64::new(0)));
         let stop = Arc::new(AtomicBool::new(false));
         let echo = {
@@ -163,26 +167,30 @@ impl Distance {
                     value += 2;
                     while line.load(Ordering::Acquire) != value {
                         if begin.elapsed() > 10 * PING_PONG {
-                            return (false, trips);
+                            return (None, trips);
                         }
                     }
                 }
                 trips.push((tsc() - start) as f64 / 100.0);
             }
-            (pinned, trips)
+            (Some(pinned), trips)
         });
-        let (ping_pinned, mut trips) = ping.join().ok()?;
+        let (ping_pinned, mut trips) = ping.join().unwrap_or((None, Vec::new()));
         stop.store(true, Ordering::Relaxed);
-        let pinned = echo.join().ok()? && ping_pinned;
-        if !pinned || trips.is_empty() {
-            return None;
+        let echo_pinned = echo.join().unwrap_or(false);
+        let busy = Unknown::Busy(a, b);
+        if !echo_pinned || !ping_pinned.ok_or(busy)? {
+            return Err(Unknown::NotPinned(a, b));
+        }
+        if trips.is_empty() {
+            return Err(busy);
         }
         trips.sort_by(f64::total_cmp);
         let round_trip_ns = trips[trips.len() / 4] / tsc_hz() * 1e9;
         if round_trip_ns > BUSY {
-            return None;
+            return Err(busy);
         }
-        Some(Distance {
+        Ok(Distance {
             a,
             b,
             round_trip_ns,
@@ -191,13 +199,92 @@ impl Distance {
     }
 }
 
+/// Why it is not known how far two CPUs are from each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unknown {
+    /// There are no two.
+    #[error("this process may use one CPU only")]
+    OneCpu,
+    /// The halves of a benchmark may run anywhere.
+    #[error("the two halves are not pinned to CPUs")]
+    Anywhere,
+    /// Threads may not run there.
+    #[error("threads cannot be pinned to CPUs {0} and {1}")]
+    NotPinned(usize, usize),
+    /// What was measured are time slices.
+    #[error("others are busy on CPU {0} or {1}")]
+    Busy(usize, usize),
+}
+
+/// How far two CPUs are from each other, or why that is not known.
+#[derive(Clone, Debug)]
+pub struct Seen(pub Result<Distance, Unknown>);
+
+impl Seen {
+    /// In a table.
+    pub fn cell(&self) -> String {
+        match &self.0 {
+            Ok(distance) => format!("{} ({:.0} ns)", distance.word(), distance.round_trip_ns),
+            Err(_) => "unknown".into(),
+        }
+    }
+
+    /// Whether both are known, and not alike.
+    pub fn moved(&self, after: &Seen) -> bool {
+        match (&self.0, &after.0) {
+            (Ok(before), Ok(after)) => before.near != after.near,
+            _ => false,
+        }
+    }
+}
+
+/// A distance as such; else the reason, by the name `unknown`.
+impl Serialize for Seen {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match &self.0 {
+            Ok(distance) => distance.serialize(serializer),
+            Err(unknown) => serializer.collect_map([("unknown", unknown.to_string())]),
+        }
+    }
+}
+
+impl Distance {
+    fn word(&self) -> &'static str {
+        if self.near { "near" } else { "far" }
+    }
+}
+
 impl fmt::Display for Distance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let word = if self.near { "near" } else { "far" };
         write!(
             f,
-            "{word} (a cache line there and back takes {:.0} ns)",
+            "{} (a cache line there and back takes {:.0} ns)",
+            self.word(),
             self.round_trip_ns
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_has_a_reason_wherever_it_is_shown() {
+        let near = Seen(Ok(Distance {
+            a: 0,
+            b: 1,
+            round_trip_ns: 120.0,
+            near: true,
+        }));
+        let unknown = Seen(Err(Unknown::Busy(0, 1)));
+        assert_eq!(
+            (near.cell(), unknown.cell()),
+            ("near (120 ns)".into(), "unknown".into())
+        );
+        assert!(!near.moved(&unknown) && !near.moved(&near));
+        let json = |seen: &Seen| serde_json::to_value(seen).unwrap();
+        assert_eq!(json(&near)["near"], true);
+        assert_eq!(json(&unknown)["unknown"], "others are busy on CPU 0 or 1");
     }
 }

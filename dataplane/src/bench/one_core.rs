@@ -175,7 +175,7 @@ impl OneCore {
     /// Lets all that is outstanding come to its end.
     ///
     /// # Errors
-    /// When it does not.
+    /// When it does not, or something was completed with an error.
     pub fn finish(&mut self, requester: &mut Requester) -> io::Result<()> {
         for _ in 0..STUCK {
             requester.reap(&mut self.a);
@@ -184,9 +184,11 @@ impl OneCore {
             self.responder.step(&mut self.b);
             if requester.is_done(&self.a) {
                 requester.reap(&mut self.a);
-                return Ok(());
+                requester.check()?;
+                return self.responder.check();
             }
         }
+        requester.check()?;
         Err(io::Error::other("requests were never completed"))
     }
 
@@ -194,7 +196,7 @@ impl OneCore {
     /// can count (`valgrind --tool=callgrind --toggle-collect='*OneCore*exactly*'`).
     ///
     /// # Errors
-    /// When they are never completed.
+    /// When they are never completed, or with an error.
     #[inline(never)]
     pub fn exactly(
         &mut self,
@@ -218,9 +220,11 @@ impl OneCore {
             requester.reap(&mut self.a);
             if requester.posted() == end && requester.is_done(&self.a) {
                 self.steps = now;
-                return Ok(());
+                requester.check()?;
+                return self.responder.check();
             }
         }
+        requester.check()?;
         Err(io::Error::other("requests were never completed"))
     }
 

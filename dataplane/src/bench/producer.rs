@@ -411,12 +411,28 @@ impl Producer {
 
     /// Posts a fetch and add of 1 on the 8 bytes at `remote`.
     pub fn post_fetch_add(&self, qp: &mut ProducerQp, sge: Sge, remote: (u64, u32)) {
+        self.post_atomic(qp, WrOpcode::FetchAdd, sge, remote, [1, 0]);
+    }
+
+    /// Posts a compare and swap on the 8 bytes at `remote`: 0 by 0, so that each finds what it compares with where nobody wrote.
+    pub fn post_compare_swap(&self, qp: &mut ProducerQp, sge: Sge, remote: (u64, u32)) {
+        self.post_atomic(qp, WrOpcode::CmpSwap, sge, remote, [0, 0]);
+    }
+
+    fn post_atomic(
+        &self,
+        qp: &mut ProducerQp,
+        opcode: WrOpcode,
+        sge: Sge,
+        remote: (u64, u32),
+        operands: [u64; 2],
+    ) {
         let mut wqe = SendWqe::default();
         wqe.wr.wr_id = u64::from(qp.sq_producer);
-        wqe.wr.opcode = WrOpcode::FetchAdd as u32;
+        wqe.wr.opcode = opcode as u32;
         wqe.wr.send_flags = SIGNALED;
         wqe.wr.union[0] = remote.0;
-        wqe.wr.union[1] = 1;
+        [wqe.wr.union[1], wqe.wr.union[2]] = operands;
         wqe.wr.union[3] = u64::from(remote.1);
         wqe.dma = DmaInfo {
             length: sge.length,

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::end::End;
 use super::far::{Ask, Far};
 use super::load::{Load, Requester};
-use super::machine::{Distance, PING_PONG};
+use super::machine::{Distance, PING_PONG, Seen, Unknown};
 use super::ping_pong::{self, Latency};
 use super::stats::Spread;
 use crate::lcore::probe::{NoProbe, tsc};
@@ -41,7 +41,7 @@ pub struct Outcome {
     /// Times that something was sent again.
     pub retries: u64,
     /// How far the CPUs were from each other before and after.
-    pub distance: [Option<Distance>; 2],
+    pub distance: [Seen; 2],
     /// They moved, again and again: the figures are of no use.
     pub moved: bool,
 }
@@ -62,7 +62,7 @@ pub struct TwoCores {
     cpus: Option<(usize, usize)>,
     tsc_hz: f64,
     /// How far the CPUs were from each other after the last case.
-    seen: Option<Distance>,
+    seen: Option<Seen>,
 }
 
 impl TwoCores {
@@ -96,17 +96,14 @@ impl TwoCores {
     /// When the other half is gone, or requests are never completed.
     pub fn measure(&mut self, load: Load, rounds: usize, round: Duration) -> io::Result<Outcome> {
         let mut before = match self.seen.take() {
-            Some(seen) => Some(seen),
+            Some(seen) => seen,
             None => self.distance()?,
         };
         for again in 0.. {
             let samples = self.rounds(load, rounds, round)?;
             let after = self.distance()?;
-            self.seen = after.clone();
-            let moved = match (&before, &after) {
-                (Some(before), Some(after)) => before.near != after.near,
-                _ => false,
-            };
+            self.seen = Some(after.clone());
+            let moved = before.moved(&after);
             if moved && again < AGAIN {
                 before = after;
                 continue;
@@ -137,6 +134,7 @@ impl TwoCores {
         self.far.tell(Ask::Echo(len))?;
         let peer = self.far.introduction();
         let measured = ping_pong::ping_pong(&mut self.a, peer, len, rounds, self.tsc_hz, || {});
+        // First of all, as there is no answer from a half that is gone.
         self.far.tell(Ask::Echo(0))?;
         measured
     }
@@ -145,9 +143,9 @@ impl TwoCores {
     ///
     /// # Errors
     /// When the other half is gone.
-    pub fn distance(&mut self) -> io::Result<Option<Distance>> {
+    pub fn distance(&mut self) -> io::Result<Seen> {
         let Some((a, b)) = self.cpus else {
-            return Ok(None);
+            return Ok(Seen(Err(Unknown::Anywhere)));
         };
         self.far
             .meanwhile(2 * PING_PONG, || Distance::between(a, b))
@@ -159,9 +157,9 @@ impl TwoCores {
         self.sample(&mut requester, &load, WARM_UP)?;
         let samples = (0..rounds.max(1))
             .map(|_| self.sample(&mut requester, &load, round))
-            .collect();
+            .collect::<io::Result<_>>()?;
         self.finish(&mut requester)?;
-        samples
+        Ok(samples)
     }
 
     fn sample(
@@ -188,7 +186,9 @@ impl TwoCores {
                 break;
             }
         }
+        // Requests to a half that is gone fail, so it is asked before they are looked at.
         let after = self.far.report()?;
+        requester.check()?;
         let seconds = (tsc() - begin) as f64 / self.tsc_hz;
         let requests = (after.packets - before.packets) as f64;
         Ok(Sample {
@@ -204,10 +204,13 @@ impl TwoCores {
         for _ in 0..STUCK {
             requester.reap(&mut self.a);
             if requester.is_done(&self.a) {
-                return Ok(());
+                requester.reap(&mut self.a);
+                self.far.report()?;
+                return requester.check();
             }
             self.a.lcore.turn(&mut NoProbe);
         }
+        self.far.report()?;
         Err(io::Error::other("requests were never completed"))
     }
 }

@@ -10,14 +10,15 @@ mod scale;
 mod top;
 mod two_cores;
 
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Parser, Subcommand};
+use roceline_engine::wire::icrc::Kernel;
 
 use super::CliError;
-use crate::bench::machine::{Distance, Machine, pin};
+use crate::bench::machine::{Distance, Machine, Seen, pin};
 use crate::config::allowed_cpus;
 
 const EXAMPLES: &str = "\
@@ -51,6 +52,20 @@ enum What {
     Far(two_cores::FarArgs),
 }
 
+impl What {
+    fn output(&self) -> Option<&Output> {
+        match self {
+            What::Datapath(args) => Some(&args.output),
+            What::Latency(args) => Some(&args.output),
+            What::Scale(args) => Some(&args.output),
+            What::Top(args) => Some(&args.output),
+            What::Machine(args) => Some(&args.output),
+            What::Goals(args) => Some(&args.output),
+            What::Plot(_) | What::Far(_) => None,
+        }
+    }
+}
+
 /// Where figures go.
 #[derive(Debug, Parser)]
 struct Output {
@@ -72,6 +87,21 @@ impl Output {
         }
     }
 
+    /// Finds out before anything is measured whether the file can be written. One that is there stays as it is until then.
+    fn check(&self) -> Result<(), CliError> {
+        let Some(path) = &self.output else {
+            return Ok(());
+        };
+        let new = !path.exists();
+        let opened = OpenOptions::new().append(true).create(true).open(path);
+        opened.map_err(|source| unwritable(path, &source))?;
+        if new {
+            // Whoever removed it meanwhile was as quick.
+            let _ = fs::remove_file(path);
+        }
+        Ok(())
+    }
+
     /// Ends a benchmark with its figures.
     fn finish(&self, figures: &serde_json::Value) -> Result<(), CliError> {
         if self.json {
@@ -88,21 +118,53 @@ impl Output {
     }
 }
 
+/// A file that figures, or a configuration, cannot be written to.
+pub(super) fn unwritable(path: &Path, source: &io::Error) -> CliError {
+    let problem = format!(
+        "cannot be written: {source}; name a file in a directory that is there and may be written to"
+    );
+    CliError::File {
+        path: path.to_owned(),
+        source: io::Error::new(source.kind(), problem),
+    }
+}
+
 /// A word about where two CPUs were before and after.
-pub(super) fn moved(before: Option<&Distance>, after: Option<&Distance>) -> Option<String> {
-    let (before, after) = (before?, after?);
-    (before.near != after.near).then(|| {
-        format!("The CPUs are {after} now: figures of two cores from this run are of no use.")
-    })
+pub(super) fn moved(before: &Seen, after: &Seen) -> Option<String> {
+    match (&before.0, &after.0) {
+        (Ok(_), Ok(now)) => before.moved(after).then(|| {
+            format!("The CPUs are {now} now: figures of two cores from this run are of no use.")
+        }),
+        (Ok(_), Err(unknown)) => Some(format!(
+            "Whether the CPUs are near or far now is unknown ({unknown}): they may have moved meanwhile."
+        )),
+        // The beginning has said so.
+        (Err(_), _) => None,
+    }
+}
+
+/// A word about cases of which it is not known where their CPUs were.
+fn unknown<'a>(seen: impl IntoIterator<Item = &'a Seen>) -> Option<String> {
+    let reason = seen.into_iter().find_map(|seen| seen.0.as_ref().err())?;
+    Some(format!("CPUs near or far: unknown where {reason}"))
 }
 
 /// The machine after a run, when it was like `before` at its beginning.
-pub(super) fn look_again(before: &Machine) -> Option<Distance> {
-    let distance = before.distance.as_ref()?;
-    Distance::between(distance.a, distance.b)
+pub(super) fn look_again(before: &Machine) -> Seen {
+    match &before.distance.0 {
+        Ok(distance) => Distance::between(distance.a, distance.b),
+        Err(unknown) => Seen(Err(*unknown)),
+    }
 }
 
 pub(super) fn run(args: Args) -> Result<(), CliError> {
+    if !matches!(args.what, What::Goals(_) | What::Plot(_)) {
+        // As a daemon does: what it could not compute ICRCs by is not measured with others instead.
+        Kernel::choose()?.kernel.make_current();
+    }
+    if let Some(output) = args.what.output() {
+        output.check()?;
+    }
     match args.what {
         What::Datapath(args) => datapath::run(args),
         What::Latency(args) => latency::run(args),

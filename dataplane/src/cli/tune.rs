@@ -150,7 +150,7 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
         writeln!(out, "{figures:#}")?;
     } else {
         report(&mut out, &found, &space, &workloads)?;
-        if let Some(text) = moved(machine.distance.as_ref(), after.as_ref()) {
+        if let Some(text) = moved(&machine.distance, &after) {
             if workloads.iter().any(Workload::is_latency) {
                 writeln!(out, "{text}")?;
             }

@@ -77,6 +77,7 @@ impl fmt::Display for Workload {
                 Op::Send => "send",
                 Op::Read => "read",
                 Op::FetchAdd => "fetch-add",
+                Op::CompareSwap => "compare-swap",
             },
             Kind::Latency(Ping { send: true, .. }) => "send-lat",
             Kind::Latency(_) => "write-lat",
@@ -112,7 +113,11 @@ impl FromStr for Workload {
                 .filter(|n| (1..=most).contains(n))
                 .map(|n| n as u32)
                 .ok_or_else(|| {
-                    format!("`{text}`: must be bytes from 1 to {most}, such as 64, 4K or 1M")
+                    let such = match most < 4096 {
+                        true => "8 or 32",
+                        false => "64, 4K or 1M",
+                    };
+                    format!("`{text}`: must be bytes from 1 to {most}, such as {such}")
                 }),
         };
         let rate = |op, usual, most| -> Result<Kind, String> {
@@ -126,23 +131,22 @@ impl FromStr for Workload {
                 false => Err(format!("write-lat:{len}: must be a multiple of 8 bytes")),
             }
         };
+        let atomic = |kind| match bytes(8, MAX_BYTES)? {
+            8 => rate(kind, 8, 8),
+            other => Err(format!("{op}:{other}: an atomic operation has 8 bytes")),
+        };
         let kind = match op {
             "write" => rate(Op::Write, 64, MAX_BYTES)?,
             "write-inline" => rate(Op::WriteInline, MAX_INLINE, MAX_INLINE.into())?,
             "send" => rate(Op::Send, 64, MAX_BYTES)?,
             "read" => rate(Op::Read, 64, MAX_BYTES)?,
-            "fetch-add" => match bytes(8, MAX_BYTES)? {
-                8 => rate(Op::FetchAdd, 8, 8)?,
-                other => {
-                    return Err(format!(
-                        "fetch-add:{other}: an atomic operation has 8 bytes"
-                    ));
-                }
-            },
+            "fetch-add" => atomic(Op::FetchAdd)?,
+            "compare-swap" => atomic(Op::CompareSwap)?,
             "write-lat" => latency(false)?,
             "send-lat" => latency(true)?,
             other => {
-                let known = "write, write-inline, send, read, fetch-add, write-lat, send-lat";
+                let known =
+                    "write, write-inline, send, read, fetch-add, compare-swap, write-lat, send-lat";
                 return Err(format!("`{other}`: known are {known}"));
             }
         };
@@ -161,7 +165,7 @@ impl FromStr for Workload {
 }
 
 /// A whole number, perhaps with `K` or `M` for 2^10 or 2^20.
-fn number(text: &str) -> Option<u64> {
+pub(crate) fn number(text: &str) -> Option<u64> {
     let (digits, shift) = match text.as_bytes().last()? {
         b'K' | b'k' => (&text[..text.len() - 1], 10),
         b'M' | b'm' => (&text[..text.len() - 1], 20),
@@ -187,6 +191,7 @@ mod tests {
             ("send:8:1", "send:8"),
             ("write-inline", "write-inline:48"),
             ("fetch-add", "fetch-add:8"),
+            ("compare-swap:8:3", "compare-swap:8:3"),
             ("send-lat:64", "send-lat:64"),
             ("write-lat:1k", "write-lat:1K"),
         ] {
@@ -206,7 +211,8 @@ mod tests {
             ("write:-1", "must be bytes"),
             ("write:64:0", "must be a number of QPs"),
             ("write:64:1:1", "OP:BYTES:QPS"),
-            ("write-inline:49", "from 1 to 48"),
+            ("write-inline:49", "from 1 to 48, such as 8 or 32"),
+            ("compare-swap:16", "compare-swap:16: an atomic"),
             ("fetch-add:16", "has 8 bytes"),
             ("write-lat:12", "a multiple of 8"),
             ("send-lat:64:2", "one QP"),

@@ -2,19 +2,23 @@
 
 use std::fmt;
 use std::io;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
+use roceline_engine::verbs::Mtu;
 use serde_json::json;
 
 use super::super::table::Table;
 use super::super::{CliError, number_in};
 use super::{Output, failed, look_again, moved, stay_put, two_cores};
 use crate::bench::datapath::{Case, Cost, Datapath, Outcome, Settings};
+use crate::bench::end::MTUS;
 use crate::bench::limit;
 use crate::bench::load::{Load, MAX_INLINE, Op};
 use crate::bench::machine::Machine;
 use crate::bench::ports::PortKind;
+use crate::tune::workload::number;
 
 /// Sizes that are measured if none is named.
 const BYTES: [u32; 6] = [8, 64, 1024, 4096, 65536, 1 << 20];
@@ -32,8 +36,8 @@ pub(super) struct Args {
     #[arg(long, value_enum, value_delimiter = ',', value_name = "OP")]
     op: Vec<Op>,
 
-    /// Bytes of a message [default: 8 to 1 MiB]
-    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = number_in(1..=1 << 30))]
+    /// Bytes of a message, such as 64, 4K or 1M [default: 8 to 1 MiB]
+    #[arg(long, value_delimiter = ',', value_name = "N", value_parser = bytes_in(1..=1 << 30))]
     bytes: Vec<u64>,
 
     /// QPs that take turns [default: 1; for WRITE and SEND of 64 bytes also 64, 1,000 and 10,000]
@@ -62,14 +66,14 @@ pub(super) struct Args {
     how: How,
 
     #[command(flatten)]
-    output: Output,
+    pub(super) output: Output,
 }
 
-/// How to measure.
+/// How messages go.
 #[derive(Clone, Debug, Parser)]
-pub(super) struct How {
+pub(super) struct Way {
     /// Path MTU: 256, 512, 1024, 2048 or 4096
-    #[arg(long, default_value_t = 4096, value_name = "BYTES")]
+    #[arg(long, default_value_t = 4096, value_name = "BYTES", value_parser = path_mtu)]
     mtu: u32,
 
     /// Reach memory through the kernel instead of mapping it
@@ -83,6 +87,13 @@ pub(super) struct How {
     /// No congestion control instead of that of `roceline nic`, for a line of 1 Tb/s
     #[arg(long)]
     no_congestion_control: bool,
+}
+
+/// How messages go, and how long it is measured.
+#[derive(Clone, Debug, Parser)]
+pub(super) struct How {
+    #[command(flatten)]
+    way: Way,
 
     /// Rounds of a case; the median counts
     #[arg(long, default_value_t = 15, value_name = "N", value_parser = number_in(1..=1000))]
@@ -93,28 +104,68 @@ pub(super) struct How {
     round: u64,
 }
 
-impl How {
-    pub(super) fn mtu(&self) -> u32 {
-        self.mtu
-    }
+/// A path MTU.
+fn path_mtu(text: &str) -> Result<u32, String> {
+    let known = MTUS.map(Mtu::bytes);
+    let mtu = text.parse().ok().filter(|mtu| known.contains(mtu));
+    mtu.ok_or_else(|| "must be 256, 512, 1024, 2048 or 4096".into())
+}
 
+/// Bytes within bounds, with `K` and `M` as in workloads of `roceline tune`.
+pub(super) fn bytes_in(
+    bounds: RangeInclusive<u64>,
+) -> impl Fn(&str) -> Result<u64, String> + Clone {
+    move |text| {
+        let bytes = number(text).filter(|bytes| bounds.contains(bytes));
+        bytes.ok_or_else(|| {
+            let (least, most) = (bounds.start(), bounds.end());
+            format!("must be bytes from {least} to {most}, such as 64, 4K or 1M")
+        })
+    }
+}
+
+impl How {
     pub(super) fn settings(&self) -> Settings {
         Settings {
-            mtu: self.mtu,
-            mapped: !self.kernel_memory,
-            ack_per_message: self.ack_per_message,
-            congestion_control: !self.no_congestion_control,
             rounds: self.rounds as usize,
             round: Duration::from_millis(self.round),
+            ..self.way.settings()
         }
     }
 }
 
 impl fmt::Display for How {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.rounds {
+            1 => write!(f, "{}; a round of {} ms", self.way, self.round),
+            rounds => write!(
+                f,
+                "{}; medians of {rounds} rounds of {} ms",
+                self.way, self.round
+            ),
+        }
+    }
+}
+
+impl Way {
+    /// Of something that has no rounds.
+    pub(super) fn settings(&self) -> Settings {
+        Settings {
+            mtu: self.mtu,
+            mapped: !self.kernel_memory,
+            ack_per_message: self.ack_per_message,
+            congestion_control: !self.no_congestion_control,
+            rounds: 0,
+            round: Duration::ZERO,
+        }
+    }
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "path MTU {}; memory {}; ACKs {}; congestion control {}; medians of {} rounds of {} ms",
+            "path MTU {}; memory {}; ACKs {}; congestion control {}",
             self.mtu,
             match self.kernel_memory {
                 true => "through the kernel",
@@ -128,8 +179,6 @@ impl fmt::Display for How {
                 true => "none",
                 false => "as of roceline nic",
             },
-            self.rounds,
-            self.round,
         )
     }
 }
@@ -137,7 +186,7 @@ impl fmt::Display for How {
 impl Args {
     fn cases(&self) -> Vec<Case> {
         let ops = match &*self.op {
-            [] => &[Op::Write, Op::WriteInline, Op::Send, Op::Read, Op::FetchAdd],
+            [] => Op::value_variants(),
             named => named,
         };
         let bytes: Vec<u32> = match &*self.bytes {
@@ -154,7 +203,7 @@ impl Args {
             for &op in ops {
                 let fits = |&&len: &&u32| match op {
                     Op::WriteInline => len <= MAX_INLINE,
-                    Op::FetchAdd => len == 8,
+                    Op::FetchAdd | Op::CompareSwap => len == 8,
                     _ => true,
                 };
                 let loads = bytes.iter().filter(fits).map(|&len| Load { op, len });
@@ -167,7 +216,29 @@ impl Args {
                 cases.extend(loads.map(|load| Case { load, qps }));
             }
         }
-        cases
+        // What is named twice is measured once.
+        let mut once: Vec<Case> = Vec::with_capacity(cases.len());
+        for case in cases {
+            if !once.contains(&case) {
+                once.push(case);
+            }
+        }
+        once
+    }
+
+    /// What is said when operations and sizes do not fit each other.
+    fn no_case(&self) -> String {
+        let words = |all: Vec<String>| all.join(",");
+        let name = |op: &Op| {
+            op.to_possible_value()
+                .map(|value| value.get_name().to_owned())
+        };
+        format!(
+            "no case is left of --op {} with --bytes {}: write-inline has {MAX_INLINE} bytes at most, fetch-add and \
+             compare-swap have 8",
+            words(self.op.iter().filter_map(name).collect()),
+            words(self.bytes.iter().map(u64::to_string).collect()),
+        )
     }
 }
 
@@ -190,9 +261,7 @@ pub(super) fn begin(
 pub(super) fn run(args: Args) -> Result<(), CliError> {
     let cases = args.cases();
     if cases.is_empty() {
-        return Err(CliError::Usage(format!(
-            "no case is left: inline messages have {MAX_INLINE} bytes at most, fetch and add has 8"
-        )));
+        return Err(CliError::Usage(args.no_case()));
     }
     if args.cores == 2 || args.port != PortKind::Fabric {
         return two_cores::run(args.port, &args.how, &cases, &args.output);
@@ -232,7 +301,7 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
             ))?;
         }
     }
-    if let Some(text) = moved(machine.distance.as_ref(), after.as_ref()) {
+    if let Some(text) = moved(&machine.distance, &after) {
         out.say(text)?;
     }
     out.finish(&json!({

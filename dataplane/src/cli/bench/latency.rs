@@ -7,9 +7,9 @@ use serde_json::json;
 
 use super::super::table::Table;
 use super::super::{CliError, number_in};
-use super::datapath::{How, bytes};
+use super::datapath::{Way, bytes, bytes_in};
 use super::two_cores::set_up;
-use super::{Output, failed};
+use super::{Output, failed, unknown};
 use crate::bench::machine::Machine;
 use crate::bench::ping_pong::buffer;
 use crate::bench::ports::PortKind;
@@ -22,7 +22,7 @@ pub(super) struct Args {
     port: PortKind,
 
     /// Bytes of a message, multiples of 8
-    #[arg(long, value_delimiter = ',', value_name = "N", default_values_t = [64, 4096], value_parser = number_in(8..=1 << 20))]
+    #[arg(long, value_delimiter = ',', value_name = "N", default_values_t = [64, 4096], value_parser = bytes_in(8..=1 << 20))]
     bytes: Vec<u64>,
 
     /// Round trips
@@ -30,10 +30,10 @@ pub(super) struct Args {
     trips: u64,
 
     #[command(flatten)]
-    how: How,
+    way: Way,
 
     #[command(flatten)]
-    output: Output,
+    pub(super) output: Output,
 }
 
 pub(super) fn run(args: Args) -> Result<(), CliError> {
@@ -46,10 +46,11 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     let machine = Machine::look(None);
     let out = &args.output;
     out.say(&machine)?;
-    let mut setup = set_up(args.port, &args.how, 1, buffer(most))?;
+    let settings = args.way.settings();
+    let mut setup = set_up(args.port, &settings, 1, buffer(most))?;
     out.say(format_args!(
-        "lcores: a program and its NIC on each of two CPUs; port: {}; {}",
-        args.port, args.how
+        "lcores: a program and its NIC on each of two CPUs; port: {}; {}; {} round trips, after a tenth of that to warm up",
+        args.port, args.way, args.trips
     ))?;
     let mut table = Table::new(&[
         "half round trip (us)",
@@ -62,7 +63,7 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
         "CPUs before",
         "after",
     ]);
-    let mut cases = Vec::new();
+    let (mut cases, mut seen) = (Vec::new(), Vec::new());
     for &len in &args.bytes {
         let before = setup.cores.distance().map_err(failed)?;
         let latency = setup
@@ -80,26 +81,31 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
             latency.max,
         ];
         row.extend(quantiles.map(|ns| format!("{:.2}", ns / 1e3)));
-        for distance in [&before, &after] {
-            row.push(distance.as_ref().map_or_else(String::new, |distance| {
-                let word = if distance.near { "near" } else { "far" };
-                format!("{word} ({:.0} ns)", distance.round_trip_ns)
-            }));
-        }
+        row.extend([&before, &after].map(|distance| distance.cell()));
         table.row(row);
         cases.push(json!({
-            "op": "write", "bytes": len, "nanoseconds": latency, "distance": [before, after],
+            "op": "write", "bytes": len, "nanoseconds": latency, "distance": [&before, &after],
         }));
+        seen.extend([before, after]);
     }
     if !out.json {
         table.write(&mut io::stdout().lock(), "nothing")?;
+        if let Some(text) = unknown(&seen) {
+            out.say(text)?;
+        }
     }
     out.finish(&json!({
         "bench": "latency",
         "machine": machine,
         "port": args.port,
         "lcores": "a program and its NIC on each of two CPUs",
-        "settings": args.how.settings(),
+        "settings": {
+            "mtu": settings.mtu,
+            "mapped": settings.mapped,
+            "ack_per_message": settings.ack_per_message,
+            "congestion_control": settings.congestion_control,
+            "trips": args.trips,
+        },
         "cases": cases,
     }))
 }

@@ -10,7 +10,7 @@ use crate::bench::machine::Machine;
 #[derive(Debug, Parser)]
 pub(super) struct Args {
     #[command(flatten)]
-    output: Output,
+    pub(super) output: Output,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), CliError> {

@@ -28,7 +28,7 @@ pub(super) struct Args {
     how: How,
 
     #[command(flatten)]
-    output: Output,
+    pub(super) output: Output,
 }
 
 /// What is measured.

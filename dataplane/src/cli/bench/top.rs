@@ -20,7 +20,7 @@ pub(super) struct Args {
     how: How,
 
     #[command(flatten)]
-    output: Output,
+    pub(super) output: Output,
 }
 
 /// Small messages of one and of many queue pairs, and large ones.

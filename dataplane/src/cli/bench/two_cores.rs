@@ -10,11 +10,11 @@ use serde_json::json;
 use super::super::CliError;
 use super::super::table::Table;
 use super::datapath::{How, bytes};
-use super::{Output, failed};
-use crate::bench::datapath::{Case, MBUFS, end_config, least_bytes};
+use super::{Output, failed, unknown};
+use crate::bench::datapath::{Case, MBUFS, Settings, end_config, least_bytes};
 use crate::bench::end::{End, EndConfig};
 use crate::bench::far::{Far, serve_parent};
-use crate::bench::machine::{Machine, pin, tsc_hz};
+use crate::bench::machine::{Machine, Seen, pin, tsc_hz};
 use crate::bench::ports::PortKind;
 use crate::bench::two_core::{Outcome, TwoCores};
 use crate::config::LINK_PACKETS;
@@ -98,34 +98,37 @@ impl Drop for Socket {
 }
 
 /// The CPUs of the two halves. One alone is no place for two pollers.
-pub(super) fn cpus() -> Result<(usize, usize), CliError> {
+fn cpus() -> Result<(usize, usize), CliError> {
     match *allowed_cpus() {
         [a, b, ..] => Ok((a, b)),
         _ => Err(CliError::Usage(
-            "two halves that poll need two CPUs: without --cores 2 and --port both NICs run on one"
-                .into(),
+            "two halves that poll need two CPUs, and this process may use one".into(),
         )),
     }
 }
 
 /// Builds the halves; the first runs on this thread from now on.
-pub(super) fn set_up(port: PortKind, how: &How, qps: usize, len: usize) -> Result<Setup, CliError> {
+pub(super) fn set_up(
+    port: PortKind,
+    settings: &Settings,
+    qps: usize,
+    len: usize,
+) -> Result<Setup, CliError> {
     let (a, b) = cpus()?;
-    build(port, how, qps, len, (a, b)).map_err(failed)
+    build(port, settings, qps, len, (a, b)).map_err(failed)
 }
 
 fn build(
     port: PortKind,
-    how: &How,
+    settings: &Settings,
     qps: usize,
     len: usize,
     (cpu_a, cpu_b): (usize, usize),
 ) -> io::Result<Setup> {
-    let settings = how.settings();
     let hz = tsc_hz();
     let config = |side| EndConfig {
         side,
-        ..end_config(&settings, qps, least_bytes(len))
+        ..end_config(settings, qps, least_bytes(len))
     };
     let memory = Memory::new(port, 0)?;
     pinned(Some(cpu_a))?;
@@ -153,7 +156,7 @@ fn build(
         }
     };
     let end = End::new(&config(0), own, pool())?;
-    let cores = TwoCores::new(end, far, how.mtu(), Some((cpu_a, cpu_b)), hz)?;
+    let cores = TwoCores::new(end, far, settings.mtu, Some((cpu_a, cpu_b)), hz)?;
     Ok(Setup {
         cores,
         _socket: (port != PortKind::Fabric).then_some(Socket(socket)),
@@ -167,7 +170,11 @@ pub(super) fn run(
     cases: &[Case],
     output: &Output,
 ) -> Result<(), CliError> {
-    let (cpu_a, cpu_b) = cpus()?;
+    let (cpu_a, cpu_b) = cpus().map_err(|error| {
+        CliError::Usage(format!(
+            "{error}: without --cores 2 and --port both NICs run on one"
+        ))
+    })?;
     let qps = cases.iter().map(|case| case.qps).max().unwrap_or(1);
     if cases.iter().any(|case| case.qps != qps) {
         return Err(CliError::Usage(
@@ -176,7 +183,8 @@ pub(super) fn run(
     }
     let len = cases.iter().map(|case| case.load.len).max().unwrap_or(0);
     let mut machine = Machine::look(None);
-    let mut setup = set_up(port, how, qps, len as usize)?;
+    let settings = how.settings();
+    let mut setup = set_up(port, &settings, qps, len as usize)?;
     machine.hugepages = Some(setup.memory.eal.has_hugepages());
     output.say(&machine)?;
     let lcores = match port {
@@ -184,7 +192,6 @@ pub(super) fn run(
         _ => format!("a process on CPU {cpu_a} sends, one on CPU {cpu_b} receives"),
     };
     output.say(format_args!("lcores: {lcores}; port: {port}; {how}"))?;
-    let settings = how.settings();
     let mut outcomes = Vec::new();
     for case in cases {
         let outcome = setup
@@ -194,6 +201,9 @@ pub(super) fn run(
     }
     if !output.json {
         rates(&outcomes).write(&mut io::stdout().lock(), "nothing")?;
+        if let Some(text) = unknown(outcomes.iter().flat_map(|outcome| &outcome.distance)) {
+            output.say(text)?;
+        }
     }
     output.finish(&json!({
         "bench": "datapath",
@@ -232,12 +242,7 @@ fn rates(outcomes: &[Outcome]) -> Table {
             format!("{:.0} %", 100.0 * outcome.responder_busy),
             outcome.retries.to_string(),
         ];
-        for distance in &outcome.distance {
-            row.push(distance.as_ref().map_or_else(String::new, |distance| {
-                let word = if distance.near { "near" } else { "far" };
-                format!("{word} ({:.0} ns)", distance.round_trip_ns)
-            }));
-        }
+        row.extend(outcome.distance.iter().map(Seen::cell));
         table.row(row);
     }
     table
