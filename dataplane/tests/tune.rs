@@ -6,8 +6,9 @@
 mod command;
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Command, Output, Stdio};
 
 use roceline::config::{Config, allowed_cpus};
 use serde_json::Value;
@@ -116,11 +117,42 @@ fn latencies_and_every_operation_are_measured() {
 }
 
 #[test]
+fn an_interrupted_search_shows_what_it_has_and_writes_nothing() {
+    let output = directory("tune-interrupted").join("tuned.toml");
+    let mut tune = Command::new(env!("CARGO_BIN_EXE_roceline"))
+        .args(["tune", "--time=10m", "--workload=write:64", "--output"])
+        .arg(&output)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program is built");
+    let mut lines = BufReader::new(tune.stdout.take().expect("piped")).lines();
+    let mut next = || lines.next().expect("more to say").expect("text");
+    // What follows is measured.
+    while !next().contains("tuned for write:64") {}
+    // SAFETY: a signal to a process takes no memory of ours.
+    let sent = unsafe { libc::kill(tune.id() as i32, libc::SIGINT) };
+    assert_eq!(sent, 0, "it runs");
+    while next() != "interrupted" {}
+    let ended = tune.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+    assert!(said.contains("nothing is written"), "{said}");
+    assert!(!output.exists());
+}
+
+#[test]
 fn wrong_usage_is_told() {
     fails(&["--workload=wriet"], 2, "known are write");
-    fails(&["--time=1ms"], 2, "must be from 1s");
+    fails(&["--time=1ms"], 2, "must be from 1s to 24h");
+    fails(&["--time=25h"], 2, "must be from 1s to 24h");
     fails(&["--write"], 2, "--config");
     fails(&["--only=mtuu"], 2, "mtu");
+    fails(
+        &["--output=/does/not/exist/tuned.toml"],
+        1,
+        "/does/not/exist/tuned.toml: cannot be written",
+    );
     fails(
         &["--config=/does/not/exist.toml"],
         1,

@@ -9,17 +9,18 @@ use std::time::Duration;
 
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
+use roceline_engine::wire::icrc::Kernel;
 use serde_json::{Value as Json, json};
 
-use super::bench::{look_again, moved};
+use super::bench::{look_again, moved, unwritable};
+use super::capture::interruption;
 use super::table::Table;
 use super::{CliError, number_in};
 use crate::bench::machine::Machine;
 use crate::config::{Config, Preset, allowed_cpus};
-use crate::impair::units;
 use crate::tune::gain::{CONFIDENCE, Gain};
 use crate::tune::measure::{Place, Rig};
-use crate::tune::search::{Found, Plan, search};
+use crate::tune::search::{Found, Plan, Tried, search};
 use crate::tune::space::{Key, Space};
 use crate::tune::workload::Workload;
 use crate::tune::write;
@@ -31,7 +32,7 @@ Examples:
   roceline tune --workload send-lat:64 --config my.toml --output tuned.toml
   roceline tune --workload read:1M,send:4K --config my.toml --write
 
-A workload is OP, OP:BYTES or OP:BYTES:QPS. Rates: write, write-inline, send, read, fetch-add; latencies: write-lat, send-lat.
+A workload is OP, OP:BYTES or OP:BYTES:QPS. Rates: write, write-inline, send, read, fetch-add, compare-swap; latencies: write-lat, send-lat.
 NICs and programs run in this process, on an emulated link: stop daemons and whatever else is busy before.
 docs/tuning.md says how it is measured and what the figures mean.";
 
@@ -50,7 +51,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// How long it may take, from 1s to 24h
+    /// How long it may take, from 1s to 24h, such as 90s, 5m or 2h
     #[arg(long, default_value = "60s", value_name = "TIME", value_parser = time)]
     time: Duration,
 
@@ -75,17 +76,29 @@ pub(super) struct Args {
     seed: u64,
 }
 
-/// From a second on: below, not even the noise is known.
+/// How long a search may take. Below a second not even the noise is known; a rule's times end where these are usual, so they are
+/// read here.
 fn time(text: &str) -> Result<Duration, String> {
-    let time = units::time(text)?;
-    let range = 1_000_000_000..=86_400_000_000_000;
-    match range.contains(&time.0) {
-        true => Ok(Duration::from_nanos(time.0)),
-        false => Err("must be from 1s to 86400s".into()),
+    let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.'));
+    let (number, unit) = text.split_at(digits.unwrap_or(text.len()));
+    let unit = match unit {
+        "ms" => Some(1e-3),
+        "s" => Some(1.0),
+        "m" | "min" => Some(60.0),
+        "h" => Some(3600.0),
+        _ => None,
+    };
+    let seconds = unit.zip(number.parse::<f64>().ok());
+    let seconds = seconds.map(|(unit, number)| unit * number);
+    match seconds.filter(|seconds| (1.0..=86_400.0).contains(seconds)) {
+        Some(seconds) => Ok(Duration::from_secs_f64(seconds)),
+        None => Err("must be from 1s to 24h, such as 90s, 5m or 1.5h".into()),
     }
 }
 
 pub(super) fn run(args: Args) -> Result<(), CliError> {
+    // What a daemon would refuse is not tuned with other ICRCs instead.
+    Kernel::choose()?.kernel.make_current();
     let workloads: Vec<Workload> = match &*args.workload {
         [] => USUAL
             .iter()
@@ -108,13 +121,25 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
         // Said now, not after a minute.
         return Err(exists(path));
     }
+    if let Some(path) = &args.output {
+        create(path)?;
+        // It is made again when there is something to write.
+        fs::remove_file(path).map_err(|source| in_file(path, source))?;
+    }
+    if let (Some(path), true) = (&args.config, args.write) {
+        beside(path)
+            .and_then(|(_, new)| fs::remove_file(new).map_err(|source| in_file(path, source)))?;
+    }
     let place = Place::of(&config);
     if place.programs.is_none() && workloads.iter().any(Workload::is_latency) {
         let problem = "a latency takes two CPUs: one for the programs, one for the polling thread";
         return Err(CliError::Usage(problem.into()));
     }
     let space = Space::of(&config, &workloads, &args.only, allowed_cpus().len());
-    let mut rig = Rig::new(&space, &workloads, place).map_err(CliError::Bench)?;
+    // A second one ends it at once.
+    let interrupted = interruption().map_err(CliError::Bench)?;
+    let rig = Rig::new(&space, &workloads, place, interrupted);
+    let mut rig = rig.map_err(CliError::Bench)?;
     let machine = Machine::look(Some(rig.has_hugepages()));
     let mut out = io::stdout().lock();
     if !args.json {
@@ -150,11 +175,16 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
         writeln!(out, "{figures:#}")?;
     } else {
         report(&mut out, &found, &space, &workloads)?;
+        undecided(&mut out, &found, &space)?;
         if let Some(text) = moved(&machine.distance, &after) {
             if workloads.iter().any(Workload::is_latency) {
                 writeln!(out, "{text}")?;
             }
         }
+    }
+    if found.interrupted {
+        let problem = "interrupted: there is no last comparison, and nothing is written";
+        return Err(CliError::Usage(problem.into()));
     }
     if let Some(path) = &args.output {
         let mut file = create(path)?;
@@ -205,8 +235,27 @@ fn create(path: &Path) -> Result<fs::File, CliError> {
     let made = OpenOptions::new().write(true).create_new(true).open(path);
     made.map_err(|source| match source.kind() {
         io::ErrorKind::AlreadyExists => exists(path),
-        _ => in_file(path, source),
+        _ => unwritable(path, &source),
     })
+}
+
+/// A new file beside another one, or beside the one behind a link, that may take its place: owner, group and permissions are its.
+fn beside(path: &Path) -> Result<(fs::File, PathBuf), CliError> {
+    let failed = |source: io::Error| {
+        let problem = format!(
+            "cannot be replaced by a new file in its directory: {source}; use --output with a file elsewhere"
+        );
+        in_file(path, io::Error::new(source.kind(), problem))
+    };
+    let real = path.canonicalize().map_err(failed)?;
+    let mut name = real.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}", std::process::id()));
+    let new = real.with_file_name(name);
+    let made = OpenOptions::new().write(true).create_new(true).open(&new);
+    let file = made.map_err(failed)?;
+    let alike = fs::metadata(&real).and_then(|old| belong_like(&file, &old));
+    or_remove(&new, alike).map_err(failed)?;
+    Ok((file, new))
 }
 
 /// After an error nothing is left of a file that was made for it.
@@ -237,14 +286,9 @@ fn replace(path: &Path, read: &str, text: &str) -> Result<(), CliError> {
         let problem = "has changed since it was read, and is left alone";
         return Err(failed(io::Error::other(problem)));
     }
-    let mut name = real.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}", std::process::id()));
-    let new = real.with_file_name(name);
-    let mut file = create(&new)?;
+    let (mut file, new) = beside(path)?;
     let replaced = file
         .write_all(text.as_bytes())
-        .and_then(|()| fs::metadata(&real))
-        .and_then(|old| belong_like(&file, &old))
         .and_then(|()| file.sync_all())
         .and_then(|()| fs::rename(&new, &real));
     or_remove(&new, replaced).map_err(failed)
@@ -323,7 +367,10 @@ fn report(
     }
     table.write(
         out,
-        "nothing was tried: there was no time, or there is no key to try",
+        match space.knobs.is_empty() {
+            true => "nothing was tried: no key is left to try for these workloads",
+            false => "nothing was tried: the time ended before; give more --time",
+        },
     )?;
     if !found.steps.is_empty() {
         writeln!(out)?;
@@ -375,6 +422,9 @@ fn report(
     }
     table.write(out, "")?;
     writeln!(out)?;
+    if found.interrupted {
+        return writeln!(out, "interrupted");
+    }
     if !found.better {
         return writeln!(
             out,
@@ -402,16 +452,35 @@ fn report(
     Ok(())
 }
 
+/// What looked better when the time was over.
+fn undecided(out: &mut impl Write, found: &Found, space: &Space) -> io::Result<()> {
+    if found.undecided.is_empty() || found.interrupted {
+        return Ok(());
+    }
+    let looked = found.undecided.iter().map(|tried| {
+        let knob = &space.knobs[tried.knob];
+        let (key, value) = (knob.key.name(), knob.values[tried.value]);
+        format!("{key} {value} looked better ({})", percent(tried.ratio))
+    });
+    let looked: Vec<String> = looked.collect();
+    let was = if looked.len() == 1 { "was" } else { "were" };
+    writeln!(
+        out,
+        "Stopped by the time: {} and {was} not decided; give more --time.",
+        looked.join(", ")
+    )
+}
+
 /// As JSON, with names instead of numbers.
 fn shown(found: &Found, space: &Space) -> Json {
     let named = |knob: usize, value: usize| {
         let knob = &space.knobs[knob];
         (knob.key.name(), knob.values[value])
     };
-    let tried = found.tried.iter().map(|tried| {
+    let tried = |tried: &Tried| {
         let (key, value) = named(tried.knob, tried.value);
         json!({ "key": key, "value": value, "after": tried.after, "ratio": tried.ratio, "turns": tried.turns })
-    });
+    };
     let steps = found.steps.iter().map(|step| {
         let (key, value) = named(step.knob, step.value);
         json!({ "key": key, "value": value, "gain": step.gain, "adopted": step.adopted })
@@ -427,7 +496,9 @@ fn shown(found: &Found, space: &Space) -> Json {
         "figures": found.figures,
         "noise": found.noise,
         "steps": steps.collect::<Vec<_>>(),
-        "tried": tried.collect::<Vec<_>>(),
+        "tried": found.tried.iter().map(tried).collect::<Vec<_>>(),
+        "undecided": found.undecided.iter().map(tried).collect::<Vec<_>>(),
+        "interrupted": found.interrupted,
         "seconds": found.spent.as_secs_f64(),
     })
 }
@@ -477,6 +548,41 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).expect("a file"), "new");
         assert_eq!(scratch.entries(), 1);
         assert!(replace(&path, "old", "newer").is_err(), "it has changed");
+    }
+
+    #[test]
+    fn a_search_may_take_seconds_minutes_or_hours() {
+        for (text, seconds) in [
+            ("1s", 1.0),
+            ("1500ms", 1.5),
+            ("61s", 61.0),
+            ("5m", 300.0),
+            ("2min", 120.0),
+            ("1.5h", 5400.0),
+            ("24h", 86_400.0),
+            ("86400s", 86_400.0),
+        ] {
+            assert_eq!(time(text), Ok(Duration::from_secs_f64(seconds)), "{text}");
+        }
+        let wrong = [
+            "", "s", "60", "0s", "999ms", "25h", "1441m", "1d", "-5s", "1..5s", "1e9s", "inf",
+            "5 m",
+        ];
+        for text in wrong {
+            let problem = time(text).unwrap_err();
+            assert!(problem.contains("from 1s to 24h"), "{text}: {problem}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_replaced_is_named_itself() {
+        let error = beside(Path::new("/proc/version")).map(drop).unwrap_err();
+        let said = error.to_string();
+        assert!(
+            said.starts_with("/proc/version: cannot be replaced") && said.contains("--output"),
+            "{said}"
+        );
+        assert!(!said.contains("version."), "{said}");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use roceline_engine::AckPolicy;
@@ -63,6 +64,7 @@ pub struct Rig<'a> {
     workloads: &'a [Workload],
     place: Place,
     begin: Instant,
+    interrupted: Arc<AtomicBool>,
     tsc_hz: f64,
     pool: Arc<Mempool>,
     // Last: the pool is of its memory.
@@ -70,11 +72,16 @@ pub struct Rig<'a> {
 }
 
 impl<'a> Rig<'a> {
-    /// Initialises EAL, so once in a process.
+    /// Initialises EAL, so once in a process. `interrupted`: whether somebody wants it to end.
     ///
     /// # Errors
     /// When EAL refuses.
-    pub fn new(space: &'a Space, workloads: &'a [Workload], place: Place) -> io::Result<Rig<'a>> {
+    pub fn new(
+        space: &'a Space,
+        workloads: &'a [Workload],
+        place: Place,
+        interrupted: Arc<AtomicBool>,
+    ) -> io::Result<Rig<'a>> {
         let eal = Eal::init(&EalConfig::default()).map_err(io::Error::other)?;
         let pool = MempoolConfig {
             count: MBUFS,
@@ -85,6 +92,7 @@ impl<'a> Rig<'a> {
             workloads,
             place,
             begin: Instant::now(),
+            interrupted,
             tsc_hz: tsc_hz(),
             pool: Mempool::new(&eal, &pool).map_err(io::Error::other)?,
             eal,
@@ -165,5 +173,9 @@ impl Measure for Rig<'_> {
 
     fn spent(&self) -> Duration {
         self.begin.elapsed()
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.interrupted.load(Ordering::Relaxed)
     }
 }

@@ -27,6 +27,11 @@ pub trait Measure {
 
     /// How long all that took so far.
     fn spent(&self) -> Duration;
+
+    /// Whether somebody wants it to end now.
+    fn is_interrupted(&self) -> bool {
+        false
+    }
 }
 
 /// How to search.
@@ -110,6 +115,10 @@ pub struct Found {
     pub steps: Vec<Step>,
     /// What raced.
     pub tried: Vec<Tried>,
+    /// What came in first in the last race and would have been measured anew, had the time not ended.
+    pub undecided: Vec<Tried>,
+    /// It was ended from outside, and the last comparison is missing.
+    pub interrupted: bool,
     /// How long it took.
     pub spent: Duration,
 }
@@ -146,16 +155,17 @@ pub fn search<M: Measure>(
     let per_turn = (search.world.spent() - begin).div_f64(NOISE as f64);
     let mut best = default.clone();
     let (mut steps, mut tried) = (Vec::new(), Vec::new());
-    loop {
+    let undecided = loop {
         let adopted = steps.iter().filter(|step: &&Step| step.adopted);
         let set: Vec<usize> = adopted.map(|step| step.knob).collect();
         let field = neighbours(sizes, &best, &set);
         let winners = search.race(&best, field, set.len(), &mut tried)?;
         let mut found = false;
-        for (knob, winner) in winners {
-            if search.is_over() {
+        let mut winners = winners.into_iter();
+        while !search.is_over() {
+            let Some((knob, winner)) = winners.next() else {
                 break;
-            }
+            };
             let turns = search.compare(&best, &winner, PROOF)?;
             let gain = Gain::of(turns.iter().map(|ratios| mean(ratios)));
             found = gain.is_at_least(plan.least);
@@ -171,12 +181,16 @@ pub fn search<M: Measure>(
             }
         }
         if !found || search.is_over() {
-            break;
+            break winners
+                .filter_map(|(knob, winner)| shown(&tried, knob, winner[knob]))
+                .filter(|tried| tried.ratio >= plan.least)
+                .collect();
         }
-    }
+    };
+    let interrupted = search.world.is_interrupted();
     let mut gain = None;
     let mut workloads = Vec::new();
-    if best != *default {
+    if best != *default && !interrupted {
         let left = (begin + plan.budget).saturating_sub(search.world.spent());
         let fit = left.as_secs_f64() / per_turn.as_secs_f64().max(1e-9);
         let turns = (fit as usize).clamp(*LAST.start(), *LAST.end());
@@ -185,7 +199,8 @@ pub fn search<M: Measure>(
         let of = |n: usize| Gain::of(turns.iter().map(|ratios| ratios[n]));
         workloads = (0..figures.len()).map(of).collect();
     }
-    let better = gain.is_some_and(|gain| gain.is_at_least(plan.least));
+    let interrupted = search.world.is_interrupted();
+    let better = !interrupted && gain.is_some_and(|gain: Gain| gain.is_at_least(plan.least));
     Ok(Found {
         best: if better { best } else { default.clone() },
         better,
@@ -195,8 +210,16 @@ pub fn search<M: Measure>(
         figures,
         steps,
         tried,
+        undecided,
+        interrupted,
         spent: search.world.spent() - begin,
     })
+}
+
+/// What the last race showed of a value.
+fn shown(tried: &[Tried], knob: usize, value: usize) -> Option<Tried> {
+    let is = |tried: &&Tried| (tried.knob, tried.value) == (knob, value);
+    tried.iter().rev().find(is).cloned()
 }
 
 /// Settings that differ from `best` in one knob, but for those that are set.
@@ -228,7 +251,7 @@ struct Search<'a, M> {
 
 impl<M: Measure> Search<'_, M> {
     fn is_over(&self) -> bool {
-        self.world.spent() >= self.end
+        self.world.is_interrupted() || self.world.spent() >= self.end
     }
 
     /// One turn of two settings: figures of both.
@@ -249,22 +272,26 @@ impl<M: Measure> Search<'_, M> {
         Ok(figures)
     }
 
-    /// Ratios by workload of so many turns.
+    /// Ratios by workload of so many turns, or of those until somebody wants an end; of one at least.
     fn compare(
         &mut self,
         base: &Setting,
         other: &Setting,
         turns: usize,
     ) -> io::Result<Vec<Vec<f64>>> {
-        (0..turns)
-            .map(|_| Ok(ratios(&self.turn(base, other)?)))
-            .collect()
+        let mut all = Vec::with_capacity(turns);
+        while all.len() < turns && (all.is_empty() || !self.world.is_interrupted()) {
+            all.push(ratios(&self.turn(base, other)?));
+        }
+        Ok(all)
     }
 
     /// The default against itself, and its figures.
     fn noise(&mut self, default: &Setting) -> io::Result<(Gain, Vec<f64>)> {
-        let turns: io::Result<Vec<_>> = (0..NOISE).map(|_| self.turn(default, default)).collect();
-        let turns = turns?;
+        let mut turns = Vec::with_capacity(NOISE);
+        while turns.len() < NOISE && (turns.is_empty() || !self.world.is_interrupted()) {
+            turns.push(self.turn(default, default)?);
+        }
         let gain = Gain::of(turns.iter().map(|turn| mean(&ratios(turn))));
         let workloads = turns.first().map_or(0, |[base, _]| base.len());
         let figure = |n: usize| {

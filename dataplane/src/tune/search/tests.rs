@@ -6,6 +6,8 @@ struct MadeUp<F> {
     random: Random,
     noise: f64,
     runs: u32,
+    /// Runs after which somebody wants an end.
+    interrupted: u32,
 }
 
 impl<F: Fn(&Setting) -> Vec<f64>> MadeUp<F> {
@@ -15,6 +17,7 @@ impl<F: Fn(&Setting) -> Vec<f64>> MadeUp<F> {
             random: Random::new(seed),
             noise,
             runs: 0,
+            interrupted: u32::MAX,
         }
     }
 }
@@ -40,6 +43,10 @@ impl<F: Fn(&Setting) -> Vec<f64>> Measure for MadeUp<F> {
 
     fn spent(&self) -> Duration {
         Duration::from_millis(20) * self.runs
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.runs >= self.interrupted
     }
 }
 
@@ -171,4 +178,59 @@ fn an_error_ends_the_search() {
     let plan = Plan::default();
     let error = search(&mut Broken, &SIZES, &DEFAULT.to_vec(), &plan, &mut |_| {}).unwrap_err();
     assert_eq!(error.to_string(), "no memory");
+}
+
+/// One knob with a value that is better by far.
+fn better(setting: &Setting) -> Vec<f64> {
+    vec![[0.9, 1.3, 1.0][setting[0]]]
+}
+
+#[test]
+fn what_the_time_did_not_suffice_for_is_told() {
+    let plan = |seconds| Plan {
+        budget: Duration::from_secs(seconds),
+        ..Plan::default()
+    };
+    let searched = |seconds| {
+        let mut world = MadeUp::new(3, 0.01, better);
+        let default = DEFAULT.to_vec();
+        search(&mut world, &SIZES, &default, &plan(seconds), &mut |_| {}).unwrap()
+    };
+    // The noise takes 18 runs, a turn of all that race another 24: the time ends in the second or third one.
+    let found = searched(2);
+    assert!(found.steps.is_empty() && !found.better && !found.interrupted);
+    // Beside one that had luck, perhaps.
+    let is = |tried: &&Tried| (tried.knob, tried.value) == (0, 1);
+    let knob = found.undecided.iter().find(is);
+    assert!(
+        knob.is_some_and(|knob| knob.ratio > 1.1),
+        "{:?}",
+        found.undecided
+    );
+    let found = searched(600);
+    assert!(
+        found.better && found.undecided.is_empty(),
+        "{:?}",
+        found.undecided
+    );
+}
+
+#[test]
+fn an_end_from_outside_leaves_what_is_known_and_adopts_nothing() {
+    for interrupted in [1, 5, 18, 40, 300, 600] {
+        let mut world = MadeUp::new(3, 0.01, better);
+        world.interrupted = interrupted;
+        let plan = Plan {
+            budget: Duration::from_secs(600),
+            ..Plan::default()
+        };
+        let found = search(&mut world, &SIZES, &DEFAULT.to_vec(), &plan, &mut |_| {}).unwrap();
+        assert!(found.interrupted && !found.better, "{interrupted}");
+        assert_eq!(
+            (found.best.as_slice(), found.figures.len()),
+            (&DEFAULT[..], 1)
+        );
+        let runs = world.runs;
+        assert!(runs <= interrupted + 2, "{runs} after {interrupted}");
+    }
 }
