@@ -8,6 +8,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand};
 use super::CliError;
 use super::show::{decode, write_json};
 use super::table::Table;
+use crate::congestion::DCTCP_NEEDS;
 use crate::control::client::Client;
 use crate::control::congestion::{CongestionReply, DeviceCongestion, Pairs};
 use crate::control::query::Query;
@@ -128,9 +129,17 @@ pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
         Action::Set(set) => {
             let keys: Vec<&str> = set.settings.iter().map(|(key, _)| key.as_str()).collect();
             table(&mut out, &reply, false, &keys)?;
+            for device in reply.devices.iter().filter(|device| wants_cnps(device)) {
+                eprintln!("warning: {}: {DCTCP_NEEDS}", device.name);
+            }
         }
     }
     Ok(())
+}
+
+/// Whether its algorithm counts CNPs as marked packets, and it is not told to send as many.
+fn wants_cnps(device: &DeviceCongestion) -> bool {
+    device.value("algorithm") == "dctcp" && device.value("min_time_between_cnps") != "0"
 }
 
 fn pairs(settings: &[(String, String)]) -> Result<Pairs, CliError> {
@@ -208,11 +217,22 @@ fn explained(
             unit => format!(" {unit}"),
         };
         writeln!(out, "{}: {}", line.key, line.doc)?;
-        writeln!(
-            out,
-            "    may be {}{unit}; default {}",
-            line.range, line.default
-        )?;
+        let defaults = reply.devices.iter().flat_map(|device| {
+            let own = device.settings.iter().find(|own| own.key == line.key);
+            own.map(|own| (device.name.as_str(), own.default.as_str()))
+        });
+        let defaults: Vec<_> = defaults.collect();
+        let default = match defaults.iter().all(|(_, default)| *default == line.default) {
+            true => line.default.clone(),
+            // By profile.
+            false => {
+                let each = defaults
+                    .iter()
+                    .map(|(nic, default)| format!("{default} ({nic})"));
+                each.collect::<Vec<_>>().join(", ")
+            }
+        };
+        writeln!(out, "    may be {}{unit}; default {default}", line.range)?;
         let value =
             |device: &DeviceCongestion| format!("{} {}", device.name, device.value(&line.key));
         let values: Vec<String> = reply.devices.iter().map(value).collect();
@@ -278,6 +298,16 @@ mod tests {
         assert_eq!(shown[0], "rpg_ai_rate: What it is.");
         assert_eq!(shown[2], "now: roce0 40");
         assert_eq!(shown.len(), 6);
+        let mut two = reply();
+        let mut other = two.devices[0].clone();
+        other.name = "roce1".into();
+        other.settings[1].default = "40".into();
+        two.devices.push(other);
+        let shown = text(|out| explained(out, &two, &["ai_rate".into()]).unwrap());
+        assert_eq!(
+            shown[1],
+            "may be 1 to 9 Mb/s; default 5 (roce0), 40 (roce1)"
+        );
         let error = explained(&mut Vec::new(), &reply(), &["speed".into()]).unwrap_err();
         assert!(error.to_string().contains("speed"), "{error}");
     }

@@ -66,10 +66,21 @@ impl Checker<'_> {
             (&nic.swift, "", others[2].as_slice()),
         ];
         for (keys, prefix, known) in sections {
+            let mut seen: Vec<(&str, &str)> = Vec::new();
             for (key, value) in keys {
                 let Some(name) = known.iter().find(|name| names(name, key.as_ref())) else {
                     return Err(self.unknown(key, known));
                 };
+                if let Some((_, first)) = seen.iter().find(|(known, _)| known == name) {
+                    let other = match key.as_ref() == *name {
+                        true => first,
+                        false => key.as_ref().as_str(),
+                    };
+                    let problem = format!("is given twice (`{other}` is another name of `{name}`)");
+                    let value = format!("{:?}", value.as_ref().text());
+                    return Err(self.bad(name, value, key.span(), problem));
+                }
+                seen.push((name, key.as_ref()));
                 if *name == "profile" {
                     continue;
                 }
@@ -244,6 +255,11 @@ mod tests {
                 "[nic.dcqcn]\n\nrpg_gd = 12\n",
                 "f.toml:7: rpg_gd = \"12\": ",
                 "from 1 to 11",
+            ),
+            (
+                "[nic.dcqcn]\nrp_ai_rate = 5\nrpg_ai_rate = 6\n",
+                "f.toml:",
+                "is given twice (`rp_ai_rate` is another name of `rpg_ai_rate`)",
             ),
             (
                 "[nic.np]\nprofile = \"paper\"\n",

@@ -55,7 +55,9 @@ pub fn set(settings: &mut Settings, key: &str, text: &str) -> Result<(), SpecErr
     let value = read(param, text).map_err(|problem| bad(param.name, problem))?;
     param
         .set(&mut settings.congestion, value)
-        .map_err(|_| bad(param.name, range_problem(param)))
+        .map_err(|_| bad(param.name, range_problem(param)))?;
+    settings.given.add(param);
+    Ok(())
 }
 
 fn set_word(settings: &mut Settings, key: &str, text: &str) -> Result<(), String> {
@@ -106,11 +108,16 @@ fn read(param: &Param, text: &str) -> Result<u64, String> {
         };
     }
     let plain = units::number(text);
+    // What is wrong with a value that should have a unit; the plain number comes first, as it is what files show.
+    let or_plain = |problem: String| match problem.strip_prefix("must be ") {
+        Some(with_unit) => format!("{}, or {with_unit}", range_problem(param)),
+        None => problem,
+    };
     let (value, step) = match (plain, param.unit) {
         (Ok(value), _) => (value, 1),
-        (Err(_), "Mb/s") => (units::rate(text)?, 1_000_000),
-        (Err(_), "us") => (units::time(text)?.0, 1_000),
-        (Err(_), "ns") => (units::time(text)?.0, 1),
+        (Err(_), "Mb/s") => (units::rate(text).map_err(or_plain)?, 1_000_000),
+        (Err(_), "us") => (units::time(text).map_err(or_plain)?.0, 1_000),
+        (Err(_), "ns") => (units::time(text).map_err(or_plain)?.0, 1),
         _ => return Err(range_problem(param)),
     };
     match value % step {

@@ -7,6 +7,7 @@
 
 pub(crate) mod ets;
 mod files;
+mod given;
 mod keys;
 mod live;
 mod pfc;
@@ -16,6 +17,8 @@ use roceline_engine::congestion::pfc::PfcSettings;
 use roceline_engine::congestion::{AlgorithmKind, CongestionConfig, PROFILES};
 
 use crate::impair::SpecError;
+
+use given::Given;
 
 pub use ets::ETS_KEYS;
 pub use files::{Attribute, FOLDERS, files};
@@ -33,6 +36,8 @@ pub const ETS_PREFIX: &str = "ets.";
 pub struct Settings {
     /// Where the values of parameters come from unless they were set: one of [`PROFILES`].
     pub profile: &'static str,
+    /// The parameters that somebody set, which no profile changes.
+    given: Given,
     /// Congestion control.
     pub congestion: CongestionConfig,
     /// Pauses.
@@ -46,6 +51,7 @@ impl Default for Settings {
     fn default() -> Settings {
         Settings {
             profile: "connectx",
+            given: Given::default(),
             congestion: CongestionConfig {
                 algorithm: AlgorithmKind::Dcqcn,
                 ..CongestionConfig::connectx()
@@ -71,14 +77,24 @@ impl Settings {
         }
     }
 
-    /// Takes over the parameters of a profile; algorithm, rates and which priorities are on stay.
+    /// Takes over the parameters of a profile, those that nobody set; algorithm, rates and which priorities are on stay, and so does
+    /// whose CNPs are counted together, which is of no profile.
     pub fn take_profile(&mut self, name: &'static str) {
         let Ok(profile) = CongestionConfig::profile(name) else {
             return;
         };
         self.profile = name;
+        let before = self.congestion;
         self.congestion.dcqcn = profile.dcqcn;
         self.congestion.np = profile.np;
+        self.congestion.np.cnp_moderation = before.np.cnp_moderation;
+        self.given.keep(&before, &mut self.congestion);
+    }
+
+    /// What is allowed and yet is not what anybody wants, with the remedy.
+    pub fn warning(&self) -> Option<&'static str> {
+        let dctcp = self.congestion.algorithm == AlgorithmKind::Dctcp;
+        (dctcp && self.congestion.np.min_time_between_cnps != 0).then_some(DCTCP_NEEDS)
     }
 
     /// Checks that the values go together, for a port with IP packets up to `mtu` bytes.
@@ -102,6 +118,10 @@ impl Settings {
         all
     }
 }
+
+/// What DCTCP needs of the receivers, where they do not do it.
+pub const DCTCP_NEEDS: &str = "algorithm = dctcp counts CNPs as marked packets, and min_time_between_cnps is not 0, so it \
+    hears of few of them: set min_time_between_cnps = 0 at all NICs that receive";
 
 /// A key with its value.
 #[derive(Clone, Debug, PartialEq, Eq)]

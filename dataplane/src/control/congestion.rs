@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use roceline_engine::congestion::Param;
 use serde::{Deserialize, Serialize};
 
 use super::ask::Step;
@@ -52,7 +53,7 @@ pub struct SettingLine {
     pub value: String,
     /// Unit of the value; empty for a word or a plain number.
     pub unit: String,
-    /// What it is unless somebody says otherwise, with the same profile.
+    /// What it is unless somebody says otherwise, with the profile in use; of the profile itself, that of a NIC that names none.
     pub default: String,
     /// Who said otherwise: `default` (nobody), `configuration` or `set` (since the start).
     pub from: String,
@@ -79,7 +80,10 @@ pub fn reply(shared: &Shared, device: Option<&str>) -> Result<CongestionReply, C
 
 fn lines(state: &State) -> Vec<SettingLine> {
     let mut default = Settings::default();
+    let profile = default.profile;
     default.take_profile(state.now.profile);
+    // The others' defaults are this profile's; its own is that of the NIC that names none.
+    default.profile = profile;
     let values = state.now.values().into_iter();
     let values = values.zip(default.values()).zip(state.configured.values());
     values
@@ -110,6 +114,7 @@ pub fn set(
         let problem = "nothing to set: name keys and values, such as rpg_ai_rate=5";
         return Err(CommandError::Rule(problem.into()));
     }
+    once(pairs)?;
     change(shared, named(shared, device)?, |settings| {
         // What others go by comes first.
         let first = |key: &str| key != "profile";
@@ -117,9 +122,36 @@ pub fn set(
         sorted.sort_by_key(|(key, _)| first(key));
         sorted
             .into_iter()
-            .try_for_each(|(key, text)| settings.set(key, &text.0))
+            .try_for_each(|(key, text)| settings.set(key, &text.0).map_err(|e| whole_key(key, e)))
     })?;
     reply(shared, device)
+}
+
+/// An error that names the key as it was written, `pfc.mode` and not `mode`.
+fn whole_key(written: &str, error: SpecError) -> SpecError {
+    match error {
+        SpecError::Value {
+            key,
+            value,
+            problem,
+        } if written.contains('.') && written.ends_with(key) => {
+            SpecError::Whole(format!("{written} = {value}: {problem}"))
+        }
+        other => other,
+    }
+}
+
+/// Whether each parameter is there by one of its names only.
+fn once(pairs: &Pairs) -> Result<(), CommandError> {
+    let parameter = |key: &str| Param::find(key).map_or("", |param| param.name);
+    for key in pairs.keys() {
+        let name = parameter(key);
+        if name != key && pairs.contains_key(name) {
+            let problem = format!("{name} is given twice (`{key}` is another name of `{name}`)");
+            return Err(CommandError::Rule(problem));
+        }
+    }
+    Ok(())
 }
 
 /// A program writes to a file of a device: its path, a NUL, and the text. Without text it only asks whether it may.
@@ -203,6 +235,9 @@ fn change(
         if let Err(error) = attributes::update(&tree, &nic.name, &state.now, &settings) {
             tracing::warn!(%error, nic = nic.name, "cannot write the files of its congestion control; they have old values");
         }
+        if let Some(warning) = settings.warning() {
+            tracing::warn!(nic = nic.name, "{warning}");
+        }
         state.now = settings;
     }
     Ok(())
@@ -217,7 +252,7 @@ fn explained(error: &SpecError) -> String {
     let known: Vec<&str> = values.iter().map(|value| value.key.as_str()).collect();
     let near = crate::config::nearest(key, &known)
         .map_or_else(String::new, |near| format!(", did you mean `{near}`?"));
-    format!("{error}{near}; `roceline congestion show` lists all keys")
+    format!("{error}{near}; `roceline congestion show --all` lists all keys")
 }
 
 /// The keys that differ, with their new values.

@@ -77,6 +77,27 @@ fn a_profile_comes_before_the_values_that_change_it() {
     }
     assert_eq!(line(&reply, 0, "rpg_ai_rate").default, "40");
     assert_eq!(line(&reply, 0, "clamp_tgt_rate").default, "1");
+    // Of the profile itself it is that of a NIC that names none.
+    let profile = line(&reply, 0, "profile");
+    assert_eq!(
+        (profile.value.as_str(), profile.default.as_str()),
+        ("paper", "connectx")
+    );
+}
+
+#[test]
+fn a_profile_leaves_what_was_set() {
+    let (shared, _lcore) = shared();
+    for set in [
+        r#"{"query":"congestion-set","settings":{"rpg_ai_rate":77,"cnp_moderation":"per-ip"}}"#,
+        r#"{"query":"congestion-set","settings":{"profile":"paper"}}"#,
+    ] {
+        ask(&shared, 0, set).unwrap();
+    }
+    let now = ask(&shared, 0, r#"{"query":"congestion"}"#).unwrap();
+    let values = ["rpg_ai_rate", "cnp_moderation", "rpg_hai_rate"];
+    let values = values.map(|key| now.devices[0].value(key));
+    assert_eq!(values, ["77", "per-ip", "200"]);
 }
 
 #[test]
@@ -101,8 +122,20 @@ fn an_order_that_cannot_be_carried_out_changes_nothing() {
             r#"{"rpg_ai_rate":40,"pfc.mode":"pfc","pfc.priorities":""}"#,
             "no priority",
         ),
+        (
+            r#"{"pfc.mode":"nonsense"}"#,
+            "roce0: pfc.mode = \"nonsense\": must be one of off, pfc, global",
+        ),
         (r#"{"profile":"papper"}"#, "paper, connectx, ionic"),
         (r#"{"algorithm":"dcqcm"}"#, "fixed-rate"),
+        (
+            r#"{"rpg_ai_rate":40,"rp_ai_rate":41}"#,
+            "rpg_ai_rate is given twice (`rp_ai_rate` is another name of `rpg_ai_rate`)",
+        ),
+        (
+            r#"{"foo":1}"#,
+            "`roceline congestion show --all` lists all keys",
+        ),
         (r#"{"rpg_ai_rate":"-1"}"#, "rpg_ai_rate"),
         (r#"{"rpg_ai_rate":"1.5Mb/s"}"#, "a whole number of Mb/s"),
         ("{}", "nothing to set"),
