@@ -127,14 +127,22 @@ pub enum ConfigError {
     #[error("line_rate = 0: give the port's rate in bits per second")]
     NoLineRate,
     /// A floor above the ceiling.
-    #[error(
-        "rpg_min_rate = {min} Mb/s is above the most that a queue pair can have, {max} bit/s: lower it"
-    )]
+    #[error("rpg_min_rate = {min} Mb/s is above {what} = {} Mb/s: lower it", Mbps(*.max))]
     MinAboveMax {
         /// The floor, in megabits per second.
         min: u32,
+        /// What the ceiling is: `rpg_max_rate` or `line_rate`.
+        what: &'static str,
         /// The ceiling, in bits per second.
         max: u64,
+    },
+    /// `rpg_max_rate` is above line rate.
+    #[error("rpg_max_rate = {max} Mb/s is above line_rate = {} Mb/s: lower it, or set 0, which is the line rate", Mbps(*.line))]
+    MaxAboveLine {
+        /// The ceiling, in megabits per second.
+        max: u32,
+        /// The line rate, in bits per second.
+        line: u64,
     },
     /// `fixed_rate` is above line rate.
     #[error("fixed_rate = {rate} bit/s is above the line rate of {line} bit/s: lower it")]
@@ -144,6 +152,19 @@ pub enum ConfigError {
         /// The line rate, in bits per second.
         line: u64,
     },
+}
+
+/// Bits per second, written in megabits.
+struct Mbps(u64);
+
+impl fmt::Display for Mbps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let part = format!("{:06}", self.0 % 1_000_000);
+        match part.trim_end_matches('0') {
+            "" => write!(f, "{}", self.0 / 1_000_000),
+            part => write!(f, "{}.{part}", self.0 / 1_000_000),
+        }
+    }
 }
 
 impl Default for CongestionConfig {
@@ -334,10 +355,20 @@ impl CongestionConfig {
         for param in Param::all() {
             param.check(param.get(self))?;
         }
+        if Rate::from_mbps(u64::from(self.dcqcn.max_rate)) > self.line_rate {
+            return Err(ConfigError::MaxAboveLine {
+                max: self.dcqcn.max_rate,
+                line: self.line_rate.0,
+            });
+        }
         let max = self.max_rate();
         if Rate::from_mbps(u64::from(self.dcqcn.min_rate)) > max {
             return Err(ConfigError::MinAboveMax {
                 min: self.dcqcn.min_rate,
+                what: match self.dcqcn.max_rate {
+                    0 => "line_rate",
+                    _ => "rpg_max_rate",
+                },
                 max: max.0,
             });
         }
@@ -387,6 +418,25 @@ mod tests {
             config.validate(),
             Err(ConfigError::MinAboveMax { min: 11, .. })
         ));
+        let error = config.validate().unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "rpg_min_rate = 11 Mb/s is above line_rate = 10 Mb/s: lower it"
+        );
+        config.dcqcn.max_rate = 9;
+        let error = config.validate().unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "rpg_min_rate = 11 Mb/s is above rpg_max_rate = 9 Mb/s: lower it"
+        );
+        config.line_rate = Rate(8_500_000);
+        let error = config.validate().unwrap_err().to_string();
+        assert!(
+            error.starts_with("rpg_max_rate = 9 Mb/s is above line_rate = 8.5 Mb/s: "),
+            "{error}"
+        );
+        config.line_rate = Rate::from_mbps(10);
+        config.dcqcn.max_rate = 0;
         config.dcqcn.min_rate = 10;
         assert_eq!(config.validate(), Ok(()));
         config.fixed_rate = Rate::from_mbps(11);

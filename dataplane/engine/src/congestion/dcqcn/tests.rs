@@ -293,7 +293,9 @@ fn any_config() -> impl Strategy<Value = CongestionConfig> {
             config.fixed_rate = Rate(0);
             config.dcqcn.min_rate = config.dcqcn.min_rate.min(1000);
             if config.dcqcn.max_rate != 0 {
-                config.dcqcn.max_rate = config.dcqcn.max_rate.max(config.dcqcn.min_rate);
+                // 1,000 Mb/s is the slowest of the lines.
+                let floor = config.dcqcn.min_rate;
+                config.dcqcn.max_rate = config.dcqcn.max_rate.clamp(floor, 1000);
             }
             config.validate().unwrap();
             config
