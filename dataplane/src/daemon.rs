@@ -78,6 +78,21 @@ pub struct Start {
     pub last_end: Option<String>,
 }
 
+/// Says what the configuration may say and yet is hardly meant.
+fn warn(config: &Config) {
+    if let Some((one, other)) = config.fabric.apart() {
+        tracing::warn!(
+            "there are NICs on the switches {one} and {other}, and no way between the two: where their NICs are to reach \
+             each other, name {other} in the `uplinks` of {one}, or a switch that leads there"
+        );
+    }
+    for nic in &config.nics {
+        if let Some(warning) = nic.congestion.warning() {
+            tracing::warn!(nic = nic.name, "{warning}");
+        }
+    }
+}
+
 /// Runs a worker until SIGINT or SIGTERM. `ready` is called once programs can use it.
 pub fn run(config: Config, from: Start, ready: impl FnOnce()) -> Result<(), DaemonError> {
     // Before there is another thread.
@@ -88,6 +103,7 @@ pub fn run(config: Config, from: Start, ready: impl FnOnce()) -> Result<(), Daem
         source,
     })?;
     let machine = Machine::from_environment();
+    warn(&config);
     let mut infos = config.nic_infos();
     let first = machine.first_uverbs();
     infos.iter_mut().for_each(|nic| nic.uverbs += first);

@@ -323,6 +323,14 @@ impl Plan {
         }
     }
 
+    /// Two switches with NICs on them between which there is no way, by their names.
+    pub fn apart(&self) -> Option<(&str, &str)> {
+        let first = self.stations.first()?.switch;
+        let mut others = self.stations.iter().map(|station| station.switch);
+        let other = others.find(|&other| !self.joined(first, other))?;
+        Some((&self.switches[first].name, &self.switches[other].name))
+    }
+
     /// The switch of a name.
     pub fn switch(&self, name: &str) -> Option<usize> {
         self.switches.iter().position(|s| s.name == name)

@@ -63,6 +63,15 @@ pub enum Unresolved {
     )]
     NotOnLink { device: String, address: IpAddr },
     #[error(
+        "{device} does not know the MAC of {address}: it is {peer}'s, which is on another emulated link. Where both are on \
+         switches, a cable is missing between these: name one in the `uplinks` of the other"
+    )]
+    OtherLink {
+        device: String,
+        address: IpAddr,
+        peer: String,
+    },
+    #[error(
         "{device} does not know the MAC of {address}: no answer from {hop} to {probes} {protocol} requests within \
          {millis} ms on its port{link}. Is the peer up, with that address, and on the same network? If it does not \
          answer {protocol}, name it with a `[[nic.neighbor]]` in the configuration"
@@ -101,7 +110,9 @@ impl Unresolved {
     pub fn errno(&self) -> i32 {
         match self {
             Unresolved::NoRoute { .. } => libc::ENETUNREACH,
-            Unresolved::NotOnLink { .. } | Unresolved::NoAnswer { .. } => libc::ETIMEDOUT,
+            Unresolved::NotOnLink { .. }
+            | Unresolved::OtherLink { .. }
+            | Unresolved::NoAnswer { .. } => libc::ETIMEDOUT,
             Unresolved::Busy { .. } => libc::ENOBUFS,
             Unresolved::TooMany { .. } => libc::EAGAIN,
         }
@@ -288,9 +299,15 @@ impl Neighbours {
             NextHop::Known(mac) => return Ok(mac),
             NextHop::Ask(hop) => hop,
             NextHop::Nobody => {
-                return Err(Unresolved::NotOnLink {
-                    device: device(),
-                    address,
+                let mut others = self.networks().filter(|other| !other.wired);
+                let device = device();
+                return Err(match others.find(|other| other.is_own(address)) {
+                    Some(other) => Unresolved::OtherLink {
+                        device,
+                        address,
+                        peer: other.name.clone(),
+                    },
+                    None => Unresolved::NotOnLink { device, address },
                 });
             }
             NextHop::NoRoute => {
