@@ -3,6 +3,7 @@
 
 mod table;
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::num::NonZero;
 use std::path::PathBuf;
@@ -156,6 +157,13 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     let document = Document::load(name).map_err(SimError::from)?;
     let request = request(&args)?;
     let jobs = jobs(&document, &request).map_err(SimError::from)?;
+    let warnings: BTreeSet<String> = jobs
+        .iter()
+        .flat_map(|job| job.scenario.warnings())
+        .collect();
+    for warning in warnings {
+        eprintln!("warning: {warning}");
+    }
     let mut groups: Vec<String> = Vec::new();
     for name in jobs.iter().flat_map(|job| job.scenario.traffic.names()) {
         if !groups.iter().any(|group| group == name) {

@@ -467,7 +467,10 @@ impl<'a> Checker<'a> {
             return Err(self.whole("there is no [[nic]]; `roceline nic --print-config` shows two"));
         }
         if nics.len() > MAX_NICS {
-            return Err(self.whole(format!("{} NICs: {MAX_NICS} at most", nics.len())));
+            return Err(self.whole(format!(
+                "{} NICs: {MAX_NICS} at most; run another daemon for more of them, and join the two by `net_memif` ports",
+                nics.len()
+            )));
         }
         let mut names = BTreeMap::new();
         let mut macs = BTreeMap::new();

@@ -442,7 +442,7 @@ mod tests {
         let text = nics(&["leaf0", "leaf1"])
             + "[fabric]\nrate = \"10Gb/s\"\ndelay = \"1us\"\n\
                [[fabric.switch]]\nname = [\"leaf0\", \"leaf1\"]\nuplinks = [\"spine0\", \"spine1\"]\n\
-               [[fabric.switch]]\nname = [\"spine0\", \"spine1\"]\nrate = \"40Gb/s\"\nkmin = \"50KiB\"\nkmax = \"100KiB\"\n\
+               [[fabric.switch]]\nname = [\"spine0\", \"spine1\"]\nrate = \"40Gb/s\"\nkmin = \"50KB\"\nkmax = \"100KiB\"\n\
                pmax = \"1%\"\nlossless = []\nalpha = \"2\"\nbuffer = \"4MiB\"\n";
         let plan = parse(&text).unwrap().fabric;
         assert_eq!(plan.cables, [(0, 2), (0, 3), (1, 2), (1, 3)]);
@@ -451,7 +451,8 @@ mod tests {
             (spine.link.rate, spine.lossless()),
             (Some(40_000_000_000), 0)
         );
-        assert_eq!(spine.red().unwrap().kmin, 50 << 10);
+        assert_eq!(spine.red().unwrap().kmin, 50_000);
+        assert_eq!(plan.apart(), None);
         assert_eq!(spine.buffer, 4 << 20);
     }
 
@@ -602,6 +603,9 @@ mod tests {
             let error = parse(&fabric(more)).unwrap_err();
             assert!(error.contains(says), "{error}\nnot: {says}");
         }
+        // Two switches without a way between them are taken, and named in a warning.
+        let text = nics(&["a", "b"]) + "[fabric]\nswitch = [{ name = [\"a\", \"b\"] }]\n";
+        assert_eq!(parse(&text).unwrap().fabric.apart(), Some(("a", "b")));
         // A link of two stays what it is beside switches.
         let text = nics(&["a", "a", "b"]) + "[[fabric.switch]]\nname = \"b\"\n";
         assert_eq!(parse(&text).unwrap().fabric.stations.len(), 1);

@@ -231,22 +231,27 @@ pub fn rounded_rate(rate: u64) -> String {
     }
 }
 
-/// A number of bytes, `least` at least: `65536`, `64KiB`, `1MiB`, `1GiB`.
+/// A number of bytes, `least` at least: `65536`, `64KiB`, `1MiB`, `1GiB`, or in decimal units, `64KB`.
 pub fn bytes(text: &str, least: u32) -> Result<u32, Problem> {
     large_bytes(text)
         .and_then(|bytes| u32::try_from(bytes).ok())
         .filter(|&bytes| bytes >= least)
         .ok_or_else(|| {
             format!(
-                "must be a number of bytes from {least} to {}, such as 65536, 64KiB, 1MiB or 1GiB",
+                "must be a number of bytes from {least} to {}, such as 65536, 64KiB, 1MiB, 1GiB or 100KB (decimal)",
                 u32::MAX
             )
         })
 }
 
-/// A number of bytes of any size: `64GiB`, `2TiB`.
+/// A number of bytes of any size: `64GiB`, `2TiB`; decimal `100KB`, `1.5MB`.
 pub fn large_bytes(text: &str) -> Option<u64> {
     let (digits, unit) = split_unit(text);
+    let decimals = [("KB", 3), ("MB", 6), ("GB", 9), ("TB", 12)];
+    if let Some((_, places)) = decimals.into_iter().find(|(known, _)| *known == unit) {
+        // Too many digits are the largest number, which nothing takes.
+        return decimal(digits, places).filter(|bytes| *bytes < u64::MAX);
+    }
     let factor: u64 = match unit {
         "" | "B" => 1,
         "KiB" => 1 << 10,
@@ -337,7 +342,12 @@ mod tests {
         assert_eq!(large_bytes("99999999TiB"), None);
         assert_eq!(written_bytes(3 << 30), "3 GiB");
         assert_eq!(written_bytes((1 << 20) + 1), "1048577 B");
-        for (text, least) in [("64KB", 0), ("0", 1), ("4GiB", 0), ("-1", 0), ("", 0)] {
+        assert_eq!(bytes("64KB", 0), Ok(64_000));
+        assert_eq!(large_bytes("1.5 MB"), Some(1_500_000));
+        assert_eq!(large_bytes("1TB"), Some(1_000_000_000_000));
+        assert_eq!(large_bytes("99999999999999999999TB"), None);
+        assert_eq!((large_bytes("KB"), large_bytes("1.0001KB")), (None, None));
+        for (text, least) in [("64kB", 0), ("0", 1), ("4GiB", 0), ("-1", 0), ("", 0)] {
             let problem = bytes(text, least).unwrap_err();
             let bounds = format!("from {least} to 4294967295");
             assert!(problem.contains(&bounds), "{text}: {problem}");

@@ -29,12 +29,14 @@ pub mod verdict;
 use std::path::Path;
 
 use roceline_engine::Nanos;
+use roceline_engine::congestion::AlgorithmKind;
 
 pub use document::Setting;
 pub use error::{Place, ScenarioError};
 pub use library::{BUILT_IN, BuiltIn};
 
 use crate::config::error::nearest;
+use crate::congestion::DCTCP_NEEDS;
 use document::Section;
 use expect::Expect;
 use links::Links;
@@ -218,6 +220,21 @@ impl Scenario {
             ));
         }
         Ok(scenario)
+    }
+
+    /// What it may say and yet hardly means, with the remedy.
+    pub fn warnings(&self) -> Vec<String> {
+        let over = units::written_time(self.duration.0 as f64);
+        let late = self.traffic.late(self.duration);
+        let late = late.map(|name| {
+            format!("`{name}` sends nothing: its `start` is not before the end, {over}; take a longer `duration`")
+        });
+        let mut all: Vec<String> = late.collect();
+        let nic = &self.nic.congestion;
+        if nic.algorithm == AlgorithmKind::Dctcp && nic.np.min_time_between_cnps != 0 {
+            all.push(DCTCP_NEEDS.into());
+        }
+        all
     }
 
     /// Measured time, in seconds.

@@ -111,7 +111,10 @@ pub fn jobs(document: &Document, request: &Request) -> Result<Vec<Job>, Scenario
             let names: Vec<&str> = document.variants.iter().map(|v| v.name.as_str()).collect();
             return Err(ScenarioError::Setting {
                 setting: format!("--variant {name}"),
-                problem: format!("the scenario has [{}]", names.join(", ")),
+                problem: match document.variants.iter().all(|v| v.name.is_empty()) {
+                    true => "the scenario has no variants: leave it out".into(),
+                    false => format!("the scenario has [{}]", names.join(", ")),
+                },
             });
         }
     }

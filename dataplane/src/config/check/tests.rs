@@ -368,7 +368,7 @@ fn limits_are_numbers_of_objects_and_amounts_of_memory() {
         ("qps = 0", "qps = 0: must be a whole number from 1 to 65536"),
         ("qps = 65537", "from 1 to 65536"),
         ("qps = \"10GiB\"", "must be a whole number"),
-        ("registered = \"64GB\"", "such as \"64GiB\""),
+        ("registered = \"64Gib\"", "such as \"64GiB\""),
         ("registered = -1", "number of bytes"),
         ("qp = 1", "did you mean `qps`"),
     ] {

@@ -203,6 +203,14 @@ impl Traffic {
         self.sources.iter().map(|(name, _)| name.as_str())
     }
 
+    /// Names of those that begin when it is over.
+    pub fn late(&self, duration: Nanos) -> impl Iterator<Item = &str> {
+        self.sources.iter().filter_map(move |(name, source)| {
+            let late = matches!(source, Source::Flow(flow) if flow.start >= duration);
+            late.then_some(name.as_str())
+        })
+    }
+
     /// What they send within `duration`, with the chance of `seed`.
     ///
     /// # Errors
@@ -328,6 +336,10 @@ mod tests {
         assert_eq!(plan.transfers.len(), 5);
         assert_eq!(plan.transfers[2].bytes, Some(1_000_000));
         assert_eq!(plan.transfers[2].start, Nanos::from_micros(5));
+        let (_, traffic) = traffic(2, "[[flow]]\nfrom = 0\nto = 1\nstart = '5us'\n").unwrap();
+        assert_eq!(traffic.late(Nanos::from_micros(6)).count(), 0);
+        let late: Vec<&str> = traffic.late(Nanos::from_micros(5)).collect();
+        assert_eq!(late, ["flow0"]);
         assert_eq!(plan.transfers[4].start, Nanos::from_micros(1));
         assert_eq!(
             (plan.transfers[4].bytes, plan.transfers[4].group),

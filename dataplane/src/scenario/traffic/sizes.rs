@@ -53,31 +53,44 @@ impl Sizes {
 
     /// Lines of bytes and cumulative percent, both ascending, from 0 to 100; `#` begins a comment.
     pub fn parse(text: &str) -> Result<Sizes, String> {
-        let mut points = Vec::new();
+        let mut points: Vec<(u64, u64)> = Vec::new();
         for (number, line) in (1..).zip(text.lines()) {
             let content = line.split('#').next().unwrap_or_default();
             let mut words = content.split_ascii_whitespace();
             let Some(bytes) = words.next() else { continue };
             let part = words.next().and_then(percent);
             let point = bytes.parse::<u64>().ok().zip(part);
+            let at =
+                |problem: &str| format!("line {number} of the distribution, {line:?}, {problem}");
+            match (point, points.last()) {
+                (Some(point), None) if point.1 != 0 => {
+                    return Err(at(
+                        "must have 0 percent, as the first one: the size that no transfer is below",
+                    ));
+                }
+                (Some(point), Some(last)) if point.0 < last.0 || point.1 < last.1 => {
+                    return Err(at("must ascend, in bytes and in percent"));
+                }
+                _ => {}
+            }
             match point {
                 Some(point) if words.next().is_none() && point.0 <= 1 << 40 => points.push(point),
                 _ => {
-                    return Err(format!(
-                        "line {number} of the distribution, {line:?}, must be a number of bytes and a percentage from 0 to 100"
+                    return Err(at(
+                        "must be a number of bytes and a percentage from 0 to 100",
                     ));
                 }
             }
         }
-        let ends =
-            points.first().map(|p| p.1) == Some(0) && points.last().map(|p| p.1) == Some(ALL);
-        let ascends = points
-            .windows(2)
-            .all(|two| two[0].0 <= two[1].0 && two[0].1 <= two[1].1);
-        if !(ends && ascends && points.len() >= 2) {
-            return Err(
-                "bytes and percentages of a distribution must ascend, from 0 to 100 percent".into(),
-            );
+        // It began with 0 percent, so one that ends with all has two lines.
+        if points.last().map(|p| p.1) != Some(ALL) {
+            let end = match text.lines().last() {
+                Some(line) => format!("{line:?} is its last line"),
+                None => "it is empty".into(),
+            };
+            return Err(format!(
+                "bytes and percentages of a distribution must ascend, from 0 to 100 percent, and {end}"
+            ));
         }
         Ok(Sizes { points })
     }
@@ -145,7 +158,15 @@ mod tests {
     fn bad_distributions_are_told() {
         for (text, says) in [
             ("0 0\n10 90\n", "must ascend"),
-            ("0 0\n10 20\n5 100\n", "must ascend"),
+            (
+                "0 0\n10 20\n5 100\n",
+                "line 3 of the distribution, \"5 100\", must ascend",
+            ),
+            ("0 0\n10 20\n15 10\n", "line 3 of the distribution"),
+            (
+                "1000 50\n2000 100\n",
+                "line 1 of the distribution, \"1000 50\", must have 0 percent",
+            ),
             ("0 0\n10\n", "line 2"),
             ("0 0\nx 100\n", "line 2"),
             ("0 0 1\n", "line 1"),
