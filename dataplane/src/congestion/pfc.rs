@@ -73,7 +73,7 @@ const KEYS: [Key; 14] = [
             {
                 let (dscp, priority) = pair
                     .split_once(':')
-                    .ok_or("must be a list of DSCP:PRIORITY, such as \"46:5,48:6\"")?;
+                    .ok_or("must be a list of DSCP:PRIORITY, such as \"46:3,8:0\"")?;
                 let dscp = units::number_to(dscp.trim(), 63)?;
                 map.set_dscp(dscp as u8, units::number_to(priority.trim(), 7)? as u8);
             }
