@@ -25,6 +25,8 @@ use support::incast::{Incast, Look, Setup, Window};
 const SETTLE: Duration = Duration::from_secs(2);
 /// Between two looks.
 const STEP: Duration = Duration::from_millis(200);
+/// Part of what the link carried without congestion control; where less is carried with it, there is a remark.
+const ENOUGH: f64 = 0.8;
 /// Characters of a bar.
 const BAR: usize = 40;
 
@@ -181,6 +183,7 @@ fn judge([without, with]: &[Run; 2], json: bool) -> bool {
     let kmax = u64::from(with.setup.marks.1) << 10;
     let (w, end) = (&with.window, &with.end);
     let goodput = |run: &Run| run.window.rates.iter().sum::<f64>() / 1e6;
+    let used = |run: &Run| goodput(run) * 1e6 / run.setup.rate as f64;
     let checks = [
         (
             "shares within 25 % of their mean",
@@ -229,6 +232,7 @@ fn judge([without, with]: &[Run; 2], json: bool) -> bool {
             serde_json::json!({
                 "control": run.setup.control,
                 "rates_mbps": run.window.rates.iter().map(|r| r / 1e6).collect::<Vec<_>>(),
+                "utilisation": used(run),
                 "unfairness": run.window.unfairness(),
                 "depth_p50": run.window.depth(0.5),
                 "depth_p99": run.window.depth(0.99),
@@ -244,10 +248,18 @@ fn judge([without, with]: &[Run; 2], json: bool) -> bool {
         println!("{}\n{}", line(without), line(with));
     } else {
         println!(
-            "\ntogether {:.0} Mb/s with DCQCN, {:.0} without",
+            "\ntogether {:.0} Mb/s with DCQCN, {:.0} without: {:.0} % and {:.0} % of the link",
             goodput(with),
-            goodput(without)
+            goodput(without),
+            used(with) * 100.0,
+            used(without) * 100.0
         );
+        if used(with) < ENOUGH * used(without) {
+            println!(
+                "much of the link was not used with DCQCN. A polling thread that gets too little CPU paces late, and a sender \
+                 without one sends nothing: what else runs on this machine? Run it again when it is quiet"
+            );
+        }
         for (what, held, how) in &checks {
             println!("{} {what}: {how}", if *held { "holds " } else { "FAILS " });
         }
