@@ -234,7 +234,11 @@ fn slips_are_told_with_place_and_remedy() {
         1,
         &["there are 1 [[traffic]]"],
     );
-    fails(&[&scenario, "--variant", "x"], 1, &["--variant x"]);
+    fails(
+        &[&scenario, "--variant", "x"],
+        1,
+        &["--variant x", "has no variants"],
+    );
     fails(&[&scenario, "--seeds", "0"], 2, &["--seeds", "from 1"]);
 }
 

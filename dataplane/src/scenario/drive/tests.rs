@@ -139,3 +139,22 @@ fn marks_become_cnps_and_these_lower_rates() {
         "{with:?} {without:?}"
     );
 }
+
+#[test]
+fn what_is_hardly_meant_is_warned_of() {
+    let warnings = |more: &str| {
+        let text = scenario(
+            "kind = 'pair'",
+            &format!("{more}[[flow]]\nfrom = 0\nto = 1"),
+        );
+        let document = Document::parse("f.toml", &text).unwrap();
+        document.scenario(&[]).unwrap().warnings()
+    };
+    assert!(warnings("").is_empty());
+    let late = warnings("[[flow]]\nname = 'late'\nfrom = 1\nto = 0\nstart = '3ms'\n");
+    assert!(late[0].contains("`late` sends nothing"), "{late:?}");
+    let dctcp = "[nic]\ncongestion = 'dctcp'\n";
+    let said = warnings(dctcp);
+    assert!(said[0].contains("min_time_between_cnps = 0"), "{said:?}");
+    assert!(warnings(&format!("{dctcp}[nic.np]\nmin_time_between_cnps = 0\n")).is_empty());
+}
