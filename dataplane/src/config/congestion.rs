@@ -133,9 +133,9 @@ impl Checker<'_> {
             line: line_of(self.text(), key.span().start),
             kind: "key",
             of: None,
-            nearest: nearest(key.as_ref(), known).map(String::from),
+            nearest: nearest(key.as_ref(), known).map(Box::from),
             word: key.as_ref().clone(),
-            known: known.join(", "),
+            known: known.join(", ").into(),
         }
     }
 

@@ -47,11 +47,11 @@ pub enum ConfigError {
         /// What was written.
         word: String,
         /// The key of a value.
-        of: Option<String>,
+        of: Option<Box<str>>,
         /// The nearest one that exists, if any is near.
-        nearest: Option<String>,
+        nearest: Option<Box<str>>,
         /// All that exist there.
-        known: String,
+        known: Box<str>,
     },
     /// A value that makes no sense.
     #[error("{file}:{line}: {key} = {value}: {problem}")]
@@ -89,12 +89,12 @@ pub enum ConfigError {
     },
 }
 
-fn belonging(key: &Option<String>) -> String {
+fn belonging(key: &Option<Box<str>>) -> String {
     key.as_ref()
         .map_or_else(String::new, |key| format!(" of `{key}`"))
 }
 
-fn hint(nearest: &Option<String>) -> String {
+fn hint(nearest: &Option<Box<str>>) -> String {
     nearest
         .as_ref()
         .map_or_else(String::new, |near| format!(", did you mean `{near}`?"))

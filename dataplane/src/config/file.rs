@@ -426,10 +426,10 @@ fn explain(label: &str, text: &str, at: usize, message: &str) -> ConfigError {
         kind,
         word: word.into(),
         of: (kind == "value")
-            .then(|| key_at(text, at).map(String::from))
+            .then(|| key_at(text, at).map(Box::from))
             .flatten(),
-        nearest: nearest(word, &known).map(String::from),
-        known: known.join(", "),
+        nearest: nearest(word, &known).map(Box::from),
+        known: known.join(", ").into(),
     }
 }
 

@@ -73,9 +73,9 @@ impl Checker<'_> {
                 line: line(at(&key).map_or(section, |(name, _)| name.span().start)),
                 kind: "key",
                 of: None,
-                nearest: nearest(&key, KEYS).map(String::from),
+                nearest: nearest(&key, KEYS).map(Box::from),
                 word: key,
-                known: KEYS.join(", "),
+                known: KEYS.join(", ").into(),
             },
             SpecError::Value {
                 key,
