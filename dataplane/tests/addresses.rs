@@ -63,6 +63,19 @@ fn pingpong(daemon: &Daemon, index: &str) -> (Ended, Ended) {
     (server.finish(PATIENCE), client)
 }
 
+/// The same, which must go well.
+#[track_caller]
+fn expect_pingpong(daemon: &Daemon, index: &str) {
+    let (server, client) = pingpong(daemon, index);
+    assert!(
+        server.ok() && client.ok(),
+        "{}{}{}",
+        server.report(),
+        client.report(),
+        daemon.log()
+    );
+}
+
 const NINTH: &str = "GID[ 3]: ::ffff:10.77.0.9, RoCE v2";
 
 #[test]
@@ -74,14 +87,7 @@ fn programs_see_addresses_that_come_and_go() {
     order(&daemon, &["address", "add", "roce0", "10.77.0.9/24"]);
     let now = devinfo(&daemon);
     assert_eq!((now.len(), now[3].as_str()), (4, NINTH), "{now:?}");
-    let (server, client) = pingpong(&daemon, "3");
-    assert!(
-        server.ok() && client.ok(),
-        "{}{}{}",
-        server.report(),
-        client.report(),
-        daemon.log()
-    );
+    expect_pingpong(&daemon, "3");
     // What shows addresses shows it.
     let devices = daemon.json(&["show", "devices"]);
     let gids = &devices["devices"][0]["gids"];
@@ -159,14 +165,7 @@ fn all_lcores_of_a_nic_take_part() {
     };
     // Queue pairs of any lcore.
     for _ in 0..2 {
-        let (server, client) = pingpong(&daemon, "2");
-        assert!(
-            server.ok() && client.ok(),
-            "{}{}{}",
-            server.report(),
-            client.report(),
-            daemon.log()
-        );
+        expect_pingpong(&daemon, "2");
     }
     let many = Pair::run(
         end("roce1"),

@@ -108,6 +108,7 @@ fn other_half(bench: u32) -> u32 {
 #[test]
 fn a_process_that_dies_meanwhile_is_told() {
     if allowed_cpus().len() < 2 {
+        eprintln!("skipped: two halves that poll need two CPUs");
         return;
     }
     for arguments in [

@@ -76,17 +76,16 @@ fn expect_told(daemon: &Daemon, deaths: usize) {
 #[test]
 fn the_workers_death_is_told_and_another_takes_over() {
     let _alone = alone();
-    let mut daemon = Daemon::pair();
-    let mut deaths = 0;
     for (mode, policy) in [("poll", "always"), ("poll", "never"), ("event", "auto")] {
-        // On a machine that is busy with other things once may take longer; it does not do so every time.
-        let within_a_second = (0..5).any(|attempt| {
+        let mut daemon = Daemon::pair();
+        // On a machine that is busy with other things once may take longer; it does not do so every time. A supervisor gives up
+        // after six deaths in a row, so there are fewer.
+        let within_a_second = (1..=4).any(|deaths| {
             let worker = daemon.worker();
-            let name = format!("{mode}-{policy}-{attempt}");
+            let name = format!("{mode}-{policy}-{deaths}");
             let program = posted(&daemon, &name, &[mode, "again"], policy);
             let killed = now_ms();
             daemon.kill_worker(libc::SIGKILL);
-            deaths += 1;
             let ended = program.finish(2 * PATIENCE);
             expect_ok(&daemon, &ended);
             let [flushed, told, again] =
@@ -99,8 +98,8 @@ fn the_workers_death_is_told_and_another_takes_over() {
             flushed.max(told) < 1000
         });
         assert!(within_a_second, "{mode} {policy}: never within 1 s");
+        assert!(daemon.log().contains("DEVICE_FATAL"), "{}", daemon.log());
     }
-    assert!(daemon.log().contains("DEVICE_FATAL"), "{}", daemon.log());
 }
 
 #[test]

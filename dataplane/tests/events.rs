@@ -147,6 +147,8 @@ fn addresses_come_and_go_under_programs() {
         why.contains("10.77.0.9 is no address of roce0 any more"),
         "{why}"
     );
+    let remedy = "use another GID index (`roceline address list roce0`)";
+    assert!(why.contains(remedy), "{why}");
     order(&daemon, &["address", "add", "roce0", "10.77.0.8/24"]);
     says(&mut running, "free");
     order(&daemon, &["address", "add", "roce0", "10.77.0.7/24"]);

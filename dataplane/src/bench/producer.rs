@@ -22,7 +22,7 @@ use roceline_engine::wire::Psn;
 use crate::control::LcorePort;
 use crate::lcore::Mailbox;
 use crate::lcore::message::{Command, ContextId, EventPipe, NewContext, QueueLoc, Reply, Request};
-use crate::memory::{BLOCK, ContextFile, Reach};
+use crate::memory::{ContextFile, Reach};
 use crate::nic::NicInfo;
 
 /// Element size of the work queues: one entry, or up to 48 inline bytes.
@@ -188,9 +188,7 @@ impl Producer {
         let bytes = (Q_DATA + (1 << (log2_elem + log2_count))).next_multiple_of(4096);
         let before = self.next_queue;
         self.next_queue -= bytes;
-        if FILE_BYTES - before >= BLOCK {
-            self.file.join(before, self.next_queue);
-        }
+        self.file.join(before, self.next_queue);
         self.file.populate(self.next_queue, bytes)?;
         Ok(QueueLoc {
             offset: self.next_queue,

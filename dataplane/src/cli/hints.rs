@@ -109,7 +109,8 @@ impl Surroundings {
         let (device, local) = (&record.device, &record.local);
         (!has_it).then(|| {
             format!(
-                "{local} is no address of {device} any more, so that all answers to this queue pair are dropped: use another GID                  index (`roceline address list {device}`), or give it back (`roceline address add {device} {local}`)"
+                "{local} is no address of {device} any more, so that all answers to this queue pair are dropped: use another \
+                 GID index (`roceline address list {device}`), or give it back (`roceline address add {device} {local}`)"
             )
         })
     }

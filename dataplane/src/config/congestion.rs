@@ -11,7 +11,7 @@ use super::check::Checker;
 use super::error::nearest;
 use super::file::{self, Keys, line_of};
 use crate::congestion::{
-    ETS_KEYS, ETS_PREFIX, NP_KEYS, PFC_KEYS, PFC_PREFIX, RP_KEYS, Settings, keys_of,
+    ETS_KEYS, ETS_PREFIX, NP_KEYS, PFC_KEYS, PFC_PREFIX, RP_KEYS, Settings, given_twice, keys_of,
 };
 use crate::fabric::plan::SwitchPlan;
 use crate::impair::SpecError;
@@ -76,7 +76,7 @@ impl Checker<'_> {
                         true => first,
                         false => key.as_ref().as_str(),
                     };
-                    let problem = format!("is given twice (`{other}` is another name of `{name}`)");
+                    let problem = given_twice(name, other);
                     let value = format!("{:?}", value.as_ref().text());
                     return Err(self.bad(name, value, key.span(), problem));
                 }

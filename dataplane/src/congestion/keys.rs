@@ -28,6 +28,11 @@ pub fn keys_of(algorithm: &str) -> Vec<&'static str> {
     .collect()
 }
 
+/// What is said of a parameter that is given by both of its names.
+pub fn given_twice(name: &str, other: &str) -> String {
+    format!("is given twice (`{other}` is another name of `{name}`)")
+}
+
 /// Names of the parameters of a group, and one more.
 fn of(group: Group, more: &'static str) -> impl Iterator<Item = &'static str> {
     let all = Param::all()

@@ -22,7 +22,7 @@ use given::Given;
 
 pub use ets::ETS_KEYS;
 pub use files::{Attribute, FOLDERS, files};
-pub use keys::{NP_KEYS, RP_KEYS, keys_of};
+pub use keys::{NP_KEYS, RP_KEYS, given_twice, keys_of};
 pub use live::{Live, State};
 pub use pfc::PFC_KEYS;
 

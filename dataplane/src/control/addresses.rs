@@ -5,7 +5,7 @@
 //! each program, which finds all of that done.
 
 use std::net::IpAddr;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use roceline_engine::wire::Gid;
 use serde::{Deserialize, Serialize};
@@ -76,14 +76,47 @@ pub fn reply(shared: &Shared, device: Option<&str>) -> Result<AddressesReply, Co
     })
 }
 
+/// What an order is about, and that it is the only one until it is carried out.
+struct Order<'s> {
+    nic: &'s NicInfo,
+    ip: IpAddr,
+    prefix: Option<u8>,
+    table: Arc<Table>,
+    _alone: MutexGuard<'s, ()>,
+}
+
+impl<'s> Order<'s> {
+    fn of(shared: &'s Shared, device: &str, text: &str) -> Result<Order<'s>, CommandError> {
+        let mut nics = shared.config.nics.iter();
+        let nic = nics.find(|nic| nic.name == device);
+        let nic = nic.ok_or_else(|| CommandError::Device(device.into()))?;
+        let (ip, prefix) = addresses::parse(text)
+            .map_err(|problem| CommandError::Rule(format!("{text:?}: {problem}")))?;
+        let orders = shared.address_orders.lock();
+        let _alone = orders.unwrap_or_else(PoisonError::into_inner);
+        Ok(Order {
+            nic,
+            ip,
+            prefix,
+            table: nic.addresses.now(),
+            _alone,
+        })
+    }
+}
+
+fn refused<T>(problem: String) -> Result<T, CommandError> {
+    Err(CommandError::Rule(problem))
+}
+
 /// Gives a NIC one more address, at the first free index of its GID table.
 pub fn add(shared: &Shared, device: &str, text: &str) -> Result<AddressesReply, CommandError> {
-    let nic = named(shared, device)?;
-    let (ip, prefix) = parse(text)?;
-    let orders = shared.address_orders.lock();
-    let _alone = orders.unwrap_or_else(PoisonError::into_inner);
-    let table = nic.addresses.now();
-    let refused = |problem: String| Err(CommandError::Rule(problem));
+    let Order {
+        nic,
+        ip,
+        prefix,
+        table,
+        _alone,
+    } = Order::of(shared, device, text)?;
     for other in shared.config.nics.iter() {
         let Some((index, address)) = other.addresses.now().find(ip).map(|(i, a)| (i, *a)) else {
             continue;
@@ -128,12 +161,13 @@ pub fn add(shared: &Shared, device: &str, text: &str) -> Result<AddressesReply, 
 
 /// Takes an address from a NIC. Its index is empty from then on.
 pub fn remove(shared: &Shared, device: &str, text: &str) -> Result<AddressesReply, CommandError> {
-    let nic = named(shared, device)?;
-    let (ip, prefix) = parse(text)?;
-    let orders = shared.address_orders.lock();
-    let _alone = orders.unwrap_or_else(PoisonError::into_inner);
-    let table = nic.addresses.now();
-    let refused = |problem: String| Err(CommandError::Rule(problem));
+    let Order {
+        nic,
+        ip,
+        prefix,
+        table,
+        _alone,
+    } = Order::of(shared, device, text)?;
     let Some((index, &address)) = table.find(ip) else {
         return refused(format!(
             "{device} does not have {ip}: `roceline address list {device}` shows what it has"
@@ -178,16 +212,6 @@ fn answer(
         changed: Some(AddressLine::new(nic, index, changed)),
         ..reply(shared, Some(&nic.name))?
     })
-}
-
-fn named<'s>(shared: &'s Shared, device: &str) -> Result<&'s NicInfo, CommandError> {
-    let mut nics = shared.config.nics.iter();
-    let found = nics.find(|nic| nic.name == device);
-    found.ok_or_else(|| CommandError::Device(device.into()))
-}
-
-fn parse(text: &str) -> Result<(IpAddr, Option<u8>), CommandError> {
-    addresses::parse(text).map_err(|problem| CommandError::Rule(format!("{text:?}: {problem}")))
 }
 
 /// Indices that queue pairs and address handles of a NIC hold, a bit each.

@@ -15,7 +15,7 @@ use super::error::CommandError;
 use super::seqpacket::Peer;
 use super::server::Shared;
 use super::tree::{Tree, attributes};
-use crate::congestion::{Attribute, Settings, State};
+use crate::congestion::{Attribute, Settings, State, given_twice};
 use crate::impair::{SpecError, Text};
 use crate::lcore::message::Command;
 use crate::nic::NicInfo;
@@ -147,8 +147,8 @@ fn once(pairs: &Pairs) -> Result<(), CommandError> {
     for key in pairs.keys() {
         let name = parameter(key);
         if name != key && pairs.contains_key(name) {
-            let problem = format!("{name} is given twice (`{key}` is another name of `{name}`)");
-            return Err(CommandError::Rule(problem));
+            let problem = given_twice(name, key);
+            return Err(CommandError::Rule(format!("{name} {problem}")));
         }
     }
     Ok(())

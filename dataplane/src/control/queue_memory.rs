@@ -8,7 +8,7 @@
 //! errno, and not there, with SIGBUS. Freed ranges are punched out of the file: the memory goes back to the
 //! machine and the next user finds zeros.
 //!
-//! **Huge pages.** Once the queues of a context fill a huge page, further ones lie in huge pages ([`ContextFile::join`]), which are made
+//! **Huge pages.** Once the queues of a context reach down so far that they fill a huge page, further ones lie in huge pages ([`ContextFile::join`]), which are made
 //! when the first queue enters them. So a context holds at most one huge page more than what its quota is charged with.
 
 use std::collections::BTreeMap;
@@ -159,11 +159,9 @@ impl QueueMemory {
     /// A zeroed, populated queue with its header written.
     pub fn alloc(&mut self, file: &ContextFile, shape: Shape) -> Result<Queue, CommandError> {
         let bytes = shape.bytes();
-        let (before, is_large) = (self.lowest, self.used >= BLOCK);
+        let before = self.lowest;
         let offset = self.take(bytes)?;
-        if is_large {
-            file.join(before, self.lowest);
-        }
+        file.join(before, self.lowest);
         let queue = Queue {
             offset,
             bytes,

@@ -114,13 +114,16 @@ impl ContextFile {
         self.fallocate(mode, offset, bytes)
     }
 
-    /// Makes huge pages of the blocks that queues, which lie above `before` so far, enter when they are to reach down to `lowest`. Only a
-    /// matter of speed: where the kernel cannot, or finds no huge page, what comes is pages as ever.
+    /// Makes huge pages of the blocks that queues, which lie above `before` so far, enter when they are to reach down to `lowest`; not
+    /// before they filled one with small pages, which most programs never do. Only a matter of speed: where the kernel cannot, or finds no huge page, what comes is pages as ever.
     ///
     /// A program's thousands of rings lie on as many pages, and each page that the lcore comes to costs it a walk through the page
     /// table, in a virtual machine through two. Blocks are joined before there is anything in them: to move pages that are in use
     /// would make the lcore wait for it.
     pub fn join(&self, before: u64, lowest: u64) {
+        if FILE_BYTES - before < BLOCK {
+            return;
+        }
         for block in (lowest / BLOCK)..(before / BLOCK) {
             let at = self.at(block * BLOCK, BLOCK);
             // SAFETY: a block of our own mapping.

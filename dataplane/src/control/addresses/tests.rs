@@ -56,6 +56,12 @@ impl Bench {
         self.order("add", device, address)
     }
 
+    /// The index at which roce0 gets an address.
+    fn index_of(&self, address: &str) -> u32 {
+        let added = self.add("roce0", address).unwrap();
+        added.changed.unwrap().index
+    }
+
     fn remove(&self, device: &str, address: &str) -> Result<AddressesReply, String> {
         self.order("remove", device, address)
     }
@@ -163,25 +169,9 @@ fn an_index_that_a_queue_pair_holds_is_given_to_no_other_address() {
     let bench = Bench::new("held", |_| ());
     bench.remove("roce0", "10.77.0.1").unwrap();
     bench.lcore.state().gids_held = 0b1;
-    assert_eq!(
-        bench
-            .add("roce0", "10.77.0.9")
-            .unwrap()
-            .changed
-            .unwrap()
-            .index,
-        2
-    );
+    assert_eq!(bench.index_of("10.77.0.9"), 2);
     bench.lcore.state().gids_held = 0;
-    assert_eq!(
-        bench
-            .add("roce0", "10.77.0.10")
-            .unwrap()
-            .changed
-            .unwrap()
-            .index,
-        0
-    );
+    assert_eq!(bench.index_of("10.77.0.10"), 0);
 }
 
 #[test]
@@ -245,15 +235,7 @@ fn a_full_table_says_so() {
     let problem = bench.add("roce0", "10.77.2.1/24").unwrap_err();
     assert!(problem.contains("still hold"), "{problem}");
     bench.lcore.state().gids_held = 0;
-    assert_eq!(
-        bench
-            .add("roce0", "10.77.2.1/24")
-            .unwrap()
-            .changed
-            .unwrap()
-            .index,
-        5
-    );
+    assert_eq!(bench.index_of("10.77.2.1/24"), 5);
 }
 
 #[test]

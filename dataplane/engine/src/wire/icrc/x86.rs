@@ -286,7 +286,7 @@ macro_rules! kernel {
                 unsafe { fold::check::<$vector>(checks, check_alike) }
             }
 
-            // Functions of their own, as they need all registers.
+            // Functions of their own, as they need all registers; that is asked for, and rustc 1.95 has one for two lanes all the same.
             #[inline(never)]
             #[target_feature(enable = $enabled)]
             unsafe fn check_alike(checks: &[Check<'_>]) -> (u64, usize) {
