@@ -297,6 +297,8 @@ fn a_port_without_a_peer_is_down_until_it_comes() {
     wait_for("end of the link", PATIENCE, || {
         state() == "DOWN" && file("state") == "1: DOWN\n"
     });
+    // It is said when the files are written.
+    wait_for("word of it", PATIENCE, || left.log().contains("link down"));
     let log = left.log();
     for line in ["link up", "link down"] {
         assert_eq!(log.matches(line).count(), 1, "{log}");

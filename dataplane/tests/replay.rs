@@ -190,23 +190,32 @@ fn requests_that_come_again_are_duplicates_and_change_nothing() {
 fn datagrams_that_come_again_are_delivered_again() {
     let _alone = alone();
     let daemon = Daemon::pair();
-    let mut traffic = Traffic::of(&daemon, "ibv_ud_pingpong", &[]);
-    let choice = ["--nic", "roce1", "--rx", "--class", "send", "--count", "20"];
-    let file = capture(&daemon, "datagrams.pcapng", &choice);
-    traffic.pause(&daemon);
     let received = || {
         let stat = daemon.json(&["stat"]);
         let counters = &stat["devices"][1]["counters"];
         counters["unicast_rcv_packets"].as_u64().expect("a counter")
     };
-    let before = received();
-    let outcome = replay(&daemon, &file, &["--nic", "roce1", "--speed", "max"]);
+    let again = |n| {
+        let traffic = Traffic::of(&daemon, "ibv_ud_pingpong", &[]);
+        let choice = ["--nic", "roce1", "--rx", "--class", "send", "--count", "20"];
+        let file = capture(&daemon, &format!("datagrams-{n}.pcapng"), &choice);
+        traffic.pause(&daemon);
+        let before = received();
+        let outcome = replay(&daemon, &file, &["--nic", "roce1", "--speed", "max"]);
+        (traffic, file, before, outcome)
+    };
+    // The program posts its 500 receives anew when there is one left, and may have been stopped with fewer than these take: then
+    // another one is.
+    let (mut traffic, file, before, outcome) = {
+        let mut attempts = (0..5).map(again);
+        let enough = attempts.find(|(.., outcome)| outcome["counters"]["out_of_buffer"].is_null());
+        enough.expect("one of five programs has 20 receives left when it is stopped")
+    };
     assert_eq!(outcome["sent"], 20, "{outcome}");
     for wrong in [
         "rx_qkey_violations",
         "rx_unknown_qp",
         "rx_icrc_encapsulated",
-        "out_of_buffer",
     ] {
         assert!(outcome["counters"][wrong].is_null(), "{outcome}");
     }
