@@ -51,7 +51,8 @@ fn endless_write(daemon: &Daemon, options: &[&str]) -> (Process, Process) {
 #[test]
 fn packets_and_bytes_are_conserved() {
     let _alone = alone();
-    let daemon = Daemon::pair();
+    let mut daemon = Daemon::pair();
+    daemon.quicken();
     let (server, client) = ends(&daemon);
     let options = ["-F", "-s", "5000", "-n", "1000"];
     for tool in ["ib_write_bw", "ib_read_bw", "ib_send_bw"] {

@@ -229,6 +229,7 @@ fn opens_during_the_restart_wait() {
 fn perftest_ends_when_the_worker_dies() {
     let _alone = alone();
     let mut daemon = Daemon::pair();
+    daemon.quicken();
     for (tool, options) in [
         ("ib_write_bw", &[][..]),
         ("ib_send_lat", &["-e"]),

@@ -81,7 +81,8 @@ fn expect_nothing_lost(daemon: &Daemon) {
 #[test]
 fn a_star_joins_any_number_of_nics() {
     let _alone = alone();
-    let daemon = Daemon::start(&(nics(&["tor"; 3]) + "[[fabric.switch]]\nname = \"tor\"\n"));
+    let mut daemon = Daemon::start(&(nics(&["tor"; 3]) + "[[fabric.switch]]\nname = \"tor\"\n"));
+    daemon.quicken();
     for (server, client) in [
         ("roce0", "roce1"),
         ("roce1", "roce2"),
@@ -126,12 +127,13 @@ fn what_is_for_a_group_goes_to_all_and_round_no_circle() {
 #[test]
 fn leaves_and_spines_share_flows_among_equal_ways() {
     let _alone = alone();
-    let daemon = Daemon::start(
+    let mut daemon = Daemon::start(
         &(nics(&["leaf0", "leaf1"])
             + "[fabric]\nrate = \"2Gb/s\"\ndelay = \"2us\"\n\
                [[fabric.switch]]\nname = [\"leaf0\", \"leaf1\"]\nuplinks = [\"spine0\", \"spine1\"]\n\
                [[fabric.switch]]\nname = [\"spine0\", \"spine1\"]\n"),
     );
+    daemon.quicken();
     for _ in 0..6 {
         let options = ["-x", "0", "-F", "-n", "100", "-s", "65536", "-q", "4"];
         run(&daemon, "roce0", "roce1", "ib_write_bw", &options);

@@ -132,7 +132,8 @@ fn usec_per_iteration(output: &str) -> f64 {
 #[test]
 fn no_byte_is_wrong_over_a_link_that_loses_doubles_swaps_and_spoils() {
     let _alone = alone();
-    let daemon = Daemon::pair();
+    let mut daemon = Daemon::pair();
+    daemon.quicken();
     let loss = ("loss", "--drop --probability 1%");
     let doubles = ("doubles", "--duplicate --probability 1%");
     let swaps = ("swaps", "--reorder 3 --probability 5%");

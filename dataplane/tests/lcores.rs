@@ -97,6 +97,7 @@ fn nics_of_different_lcores_talk_and_idle_ones_sleep() {
     let same = format!("[[lcore]]\ncpu = {cpu}\n[[lcore]]\ncpu = {cpu}\n");
     for text in [TWO, &same] {
         let mut daemon = Daemon::start(&pair(text));
+        daemon.quicken();
         let devices: Vec<_> = lcores(&daemon).into_iter().map(|l| l.0).collect();
         assert_eq!(devices, [["roce0"], ["roce1"]]);
         programs(&daemon, "roce0", "roce1");
@@ -142,7 +143,8 @@ fn switches_have_an_lcore_of_their_own() {
         nic(0),
         nic(1)
     );
-    let daemon = Daemon::start(&text);
+    let mut daemon = Daemon::start(&text);
+    daemon.quicken();
     let devices: Vec<_> = lcores(&daemon).into_iter().map(|l| l.0).collect();
     assert_eq!(
         devices,
@@ -265,6 +267,7 @@ fn whatever_is_about_a_nic_reaches_its_lcore() {
 fn programs_and_workers_die_on_all_lcores() {
     let _alone = alone();
     let mut daemon = Daemon::start(&pair(TWO));
+    daemon.quicken();
     let (server, client) = endless(&daemon, "ib_write_bw", &["-x", "0"]);
     wait_for_traffic(&daemon);
     client.signal(libc::SIGKILL);
@@ -312,6 +315,7 @@ fn parts(daemon: &Daemon, device: &str) -> [usize; 2] {
 fn programs_of_one_nic_are_spread_over_its_lcores() {
     let _alone = alone();
     let mut daemon = Daemon::start(&shared());
+    daemon.quicken();
     let devices: Vec<_> = lcores(&daemon).into_iter().map(|l| l.0).collect();
     assert_eq!(devices, [["roce0", "roce1"], ["roce0", "roce1"]]);
     // From each part to each other, and to the NIC itself.

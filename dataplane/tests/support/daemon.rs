@@ -170,7 +170,8 @@ impl Daemon {
         command
     }
 
-    /// From now on perftest measures the CPU's frequency quickly, and the rates it prints are wrong (`tests/quick_clock.c`);
+    /// From now on perftest measures the CPU's frequency and waits for its other end quickly, and the rates it prints are wrong
+    /// (`tests/quick_clock.c`);
     /// unless `ROCELINE_CLOCK=true`.
     #[track_caller]
     pub fn quicken(&mut self) {
