@@ -58,6 +58,15 @@ row() {
     values "$1" | awk -v text="$2" '{ v[NR] = $1 } END { if (NR) printf "%-58s %10.4g %10.4g %10.4g\n", text, v[int((NR + 1) / 2)], v[1], v[NR] }'
 }
 
+# ratio A B TEXT: of rounds, A by B in each: median, least and most. B may be several, of which a round's largest counts.
+ratio() {
+    counting | awk -v a="$1" -v b=" $2 " -v text="$3" -F'"name":"|","unit"|"value":|,"round":|}' '
+        $2 == a { over[$5] = $4 }
+        index(b, " " $2 " ") && $4 > under[$5] + 0 { under[$5] = $4 }
+        END { for (r in over) if (under[r] > 0) print over[r] / under[r] }' | sort -g |
+        awk -v text="$3" '{ v[NR] = $1 } END { if (NR) printf "%-58s %9.3gx %9.3gx %9.3gx\n", text, v[int((NR + 1) / 2)], v[1], v[NR] }'
+}
+
 # finish NAME MACHINE SETUP: writes the results.
 finish() {
     {

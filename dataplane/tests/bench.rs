@@ -92,6 +92,59 @@ fn goals_are_judged_from_results_in_a_directory() {
     );
 }
 
+#[test]
+fn figures_show_what_there_is() {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bench-figures");
+    let _ = fs::remove_dir_all(&directory);
+    fs::create_dir_all(&directory).expect("cargo made the directory above");
+    let path = directory.to_str().expect("an ordinary name");
+    let sample = |name: &str, value: f64, round: u32| {
+        format!(r#"{{"name":"{name}","value":{value},"round":{round}}}"#)
+    };
+    let write = |name: &str, text: &str| {
+        fs::write(directory.join(name), text).expect("a directory of our own");
+    };
+    // TCP's best of a round is 20, then 10, which is 2 and 3 times as slow; of two rounds the median is the larger.
+    let apps = [
+        sample("write_bw_64k", 40.0, 1),
+        sample("tcp_1_core_veth", 20.0, 1),
+        sample("tcp_1_core_lo", 10.0, 1),
+        sample("write_bw_64k", 30.0, 2),
+        sample("tcp_1_core_lo", 10.0, 2),
+        sample("write_bw_64k", 9999.0, 3),
+        sample("tcp_1_core_lo", 1.0, 3),
+    ];
+    let file = |samples: &[String]| {
+        let samples = samples.join(",");
+        format!(r#"{{"rounds_moved":[3],"samples":[{samples}]}}"#)
+    };
+    write("apps.json", &file(&apps));
+    let memory = [
+        sample("qp-100-own", 5000.0, 1),
+        sample("qp-1000-own", 4000.0, 1),
+        sample("daemon_rss", 50.0, 1),
+    ];
+    write("memory.json", &file(&memory));
+    let way = r#"{"name":"kernel","median":10.5,"p10":10}"#;
+    write(
+        "icrc.json",
+        &format!(r#"{{"copy_and_crc":[{{"bytes":64,"ways":[{way}]}}]}}"#),
+    );
+    let drawn = succeeds(&["plot", path]);
+    let names: Vec<_> = drawn
+        .lines()
+        .filter_map(|line| line.rsplit('/').next())
+        .collect();
+    assert_eq!(names, ["icrc.svg", "memory.svg", "apps.svg"]);
+    let shows = |figure: &str, text: &str| {
+        let svg = fs::read_to_string(directory.join(figure)).expect("it was drawn");
+        assert!(svg.contains(text), "{text} in {svg}");
+    };
+    shows("apps.svg", "best on one core: 3.00");
+    shows("memory.svg", "queue pair, the daemon");
+    shows("icrc.svg", "kernel");
+}
+
 /// The process that is the other half of a benchmark.
 fn other_half(bench: u32) -> u32 {
     let children = fs::read_to_string(format!("/proc/{bench}/task/{bench}/children"));

@@ -1,5 +1,6 @@
 //! The goals for performance beside what was measured. In flow results that `benches/run` has written, out flow a row for each goal.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -16,7 +17,8 @@ pub struct Results {
 }
 
 /// Names of results, without `.json`.
-pub const NAMES: [&str; 8] = [
+pub const NAMES: [&str; 10] = [
+    "icrc",
     "datapath",
     "datapath-2-cores",
     "datapath-vhost",
@@ -25,6 +27,7 @@ pub const NAMES: [&str; 8] = [
     "scale",
     "apps",
     "start",
+    "memory",
 ];
 
 /// Whether a goal is reached.
@@ -155,17 +158,60 @@ impl Results {
     }
 
     fn samples_of(&self, name: &str, of: &str) -> Option<Spread> {
-        let file = self.get(name)?;
+        let values: Vec<f64> = self.rounds(name, of).iter().map(|round| round.1).collect();
+        (!values.is_empty()).then(|| Spread::of(values))
+    }
+
+    /// Rounds that count, with what was measured in each.
+    fn rounds(&self, name: &str, of: &str) -> Vec<(u64, f64)> {
+        let Some(file) = self.get(name) else {
+            return Vec::new();
+        };
         let moved = file["rounds_moved"].as_array();
-        let all = file["samples"].as_array()?.iter();
+        let all = file["samples"].as_array().into_iter().flatten();
         let named: Vec<&Value> = all.filter(|sample| sample["name"] == of).collect();
         let counts = |sample: &&&Value| moved.is_none_or(|moved| !moved.contains(&sample["round"]));
         let mut still: Vec<&Value> = named.iter().filter(counts).copied().collect();
         if still.is_empty() {
             still = named;
         }
-        let values: Vec<f64> = still.iter().filter_map(|s| s["value"].as_f64()).collect();
-        (!values.is_empty()).then(|| Spread::of(values))
+        let value = |sample: &&Value| Some((sample["round"].as_u64()?, sample["value"].as_f64()?));
+        still.iter().filter_map(value).collect()
+    }
+
+    /// Names of all samples, each once.
+    pub(super) fn sample_names(&self, name: &str) -> Vec<String> {
+        let samples = self.get(name).and_then(|file| file["samples"].as_array());
+        let names = samples
+            .into_iter()
+            .flatten()
+            .filter_map(|s| s["name"].as_str());
+        let names: BTreeSet<&str> = names.collect();
+        names.into_iter().map(str::to_owned).collect()
+    }
+
+    /// The ratio of two samples in each round that counts; of several, the largest of the round.
+    pub(super) fn ratio_of_samples(
+        &self,
+        name: &str,
+        over: &[&str],
+        under: &[&str],
+    ) -> Option<Spread> {
+        let of = |names: &[&str]| {
+            let mut largest = BTreeMap::<u64, f64>::new();
+            for (round, value) in names.iter().flat_map(|of| self.rounds(name, of)) {
+                let has = largest.entry(round).or_insert(value);
+                *has = has.max(value);
+            }
+            largest
+        };
+        let under = of(under);
+        let ratio = |(round, value): (u64, f64)| {
+            let by = under.get(&round).filter(|by| **by > 0.0)?;
+            Some(value / by)
+        };
+        let ratios: Vec<f64> = of(over).into_iter().filter_map(ratio).collect();
+        (!ratios.is_empty()).then(|| Spread::of(ratios))
     }
 
     /// What a packet costs at so many QPs beside what it costs at one: of the two NICs the worse.
