@@ -1,9 +1,7 @@
 //! What a payload costs at least on this machine: copying it behind headers and summing it, from and to the second-level cache, without
-//! state, queues or memory management. Figures of the whole datapath are given as a share of it. Beside it, what the same costs
-//! without kernels of our own: `memcpy`, then `crc32fast`.
+//! state, queues or memory management. Figures of the whole datapath are given as a share of it.
 
 use roceline_engine::wire::icrc::{BATCH, LEN, Seal, seal_burst};
-use serde::Serialize;
 
 use super::stats::Spread;
 use crate::lcore::probe::tsc;
@@ -22,19 +20,6 @@ const HEADERS: usize = 14 + 20 + 8 + 12 + 16;
 const L3: usize = 14;
 /// First byte of an IPv4 header without options.
 const IPV4: u8 = 0x45;
-
-/// The two ways, in cycles of a packet.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Ways {
-    /// Bytes of payload.
-    pub bytes: u32,
-    /// Our kernel, in batches.
-    pub fused: Spread,
-    /// `memcpy`, then `crc32fast` over headers and payload.
-    pub apart: Spread,
-    /// How many times faster the first is.
-    pub ratio: f64,
-}
 
 /// Frames of one size, written in turns.
 struct Frames {
@@ -89,18 +74,6 @@ impl Frames {
             seal_burst(&mut seals);
         })
     }
-
-    fn apart(&mut self) -> Spread {
-        let (len, stride) = (self.len, self.stride);
-        self.cycles(|places, payload| {
-            for place in places.chunks_exact_mut(stride) {
-                let frame = &mut place[..len];
-                frame[HEADERS..HEADERS + payload.len()].copy_from_slice(payload);
-                let icrc = crc32fast::hash(&frame[L3..len - LEN]);
-                frame[len - LEN..].copy_from_slice(&icrc.to_le_bytes());
-            }
-        })
-    }
 }
 
 /// Cycles for copying `len` bytes and their ICRC, in packets of at most `mtu`.
@@ -110,31 +83,15 @@ pub fn copy_and_icrc(len: u32, mtu: u32) -> f64 {
     Frames::new(piece as usize).fused().median * f64::from(packets)
 }
 
-/// The two ways for payloads of `bytes`.
-pub fn ways(bytes: u32) -> Ways {
-    let mut frames = Frames::new(bytes.max(1) as usize);
-    let (fused, apart) = (frames.fused(), frames.apart());
-    Ways {
-        bytes,
-        fused,
-        apart,
-        ratio: apart.median / fused.median,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn frames_of_both_ways_have_the_same_payload() {
+    fn frames_have_the_payload() {
         let mut frames = Frames::new(61);
         frames.rounds = 1;
         frames.fused();
-        let sent = HEADERS..HEADERS + 61;
-        assert_eq!(frames.bytes[sent.clone()], [0x5a; 61]);
-        frames.bytes[sent.clone()].fill(0);
-        frames.apart();
-        assert_eq!(frames.bytes[sent], [0x5a; 61]);
+        assert_eq!(frames.bytes[HEADERS..HEADERS + 61], [0x5a; 61]);
     }
 }

@@ -15,6 +15,7 @@ pub mod ping_pong;
 pub mod ports;
 pub mod producer;
 pub mod resident;
+pub mod results;
 pub mod stats;
 pub mod two_core;
 

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::super::goals::Results;
+use super::super::results::Results;
 use super::{Bar, Bars, Curve, Figure};
 
 /// Points of the cases of a result that `pick` has.

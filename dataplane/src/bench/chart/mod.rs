@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::goals::Results;
+use super::results::Results;
 use super::stats::Spread;
 use crate::palette::COLORS;
 use plotters::coord::Shift;

@@ -14,7 +14,6 @@ use super::super::{CliError, number_in};
 use super::{Output, failed, look_again, moved, stay_put, two_cores};
 use crate::bench::datapath::{Case, Cost, Datapath, Outcome, Settings};
 use crate::bench::end::MTUS;
-use crate::bench::limit;
 use crate::bench::load::{Load, MAX_INLINE, Op};
 use crate::bench::machine::Machine;
 use crate::bench::ports::PortKind;
@@ -24,8 +23,6 @@ use crate::tune::workload::number;
 const BYTES: [u32; 6] = [8, 64, 1024, 4096, 65536, 1 << 20];
 /// And numbers of QPs, of small messages.
 const QPS: [usize; 3] = [64, 1000, 10_000];
-/// Payloads of which copying and ICRC are measured apart.
-const ICRC_BYTES: [u32; 3] = [64, 1024, 4096];
 /// Idle QPs of the loop that has nothing to do.
 const IDLE_QPS: usize = 64;
 
@@ -275,7 +272,6 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
     }
     let out = &args.output;
     let machine = begin(&datapath, out, format_args!("{}; {}", args.port, args.how))?;
-    let icrc = ICRC_BYTES.map(limit::ways);
     let idle = datapath.empty_poll(IDLE_QPS).map_err(failed)?;
     let mut outcomes = Vec::new();
     for case in &cases {
@@ -291,15 +287,6 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
         out.say(format_args!(
             "\nA poll in which nothing happens, {IDLE_QPS} idle QPs: {idle:.0} ns"
         ))?;
-        for ways in &icrc {
-            out.say(format_args!(
-                "ICRC and copy of {}: {:.0} cycles; memcpy, then crc32fast: {:.0}, {:.1} times as many",
-                bytes(ways.bytes),
-                ways.fused.median,
-                ways.apart.median,
-                ways.ratio
-            ))?;
-        }
     }
     if let Some(text) = moved(&machine.distance, &after) {
         out.say(text)?;
@@ -311,7 +298,6 @@ pub(super) fn run(args: Args) -> Result<(), CliError> {
         "port": args.port,
         "lcores": LCORES,
         "settings": args.how.settings(),
-        "icrc": icrc,
         "empty_poll_ns": idle,
         "idle_qps": IDLE_QPS,
         "cases": outcomes,

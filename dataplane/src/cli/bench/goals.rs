@@ -9,7 +9,8 @@ use serde_json::json;
 use super::super::CliError;
 use super::super::table::Table;
 use super::{Output, failed};
-use crate::bench::goals::{DISTURBED, Results, Verdict};
+use crate::bench::goals::{DISTURBED, Verdict};
+use crate::bench::results::Results;
 
 /// The goals for performance beside the results that benches/run has written
 #[derive(Debug, Parser)]

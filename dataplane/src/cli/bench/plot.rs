@@ -7,7 +7,7 @@ use clap::Parser;
 use super::super::CliError;
 use super::failed;
 use crate::bench::chart;
-use crate::bench::goals::Results;
+use crate::bench::results::Results;
 
 /// Draw the results that benches/run has written, as SVG
 #[derive(Debug, Parser)]

@@ -15,6 +15,9 @@ use super::{BATCH, Begin, Check, Seal};
 /// From so many bytes on packets are summed one by one.
 const LONG: usize = 512;
 
+/// Bytes of payload of which the loop is compiled apart, as a length that is known asks for nothing: those of a cache line.
+const COMMON: usize = 64;
+
 /// Blocks of a packet that are multiplied beside each other; as many as the longest vector has lanes.
 const STEP: usize = 4;
 
@@ -335,20 +338,27 @@ pub(super) unsafe fn seal<V: Vector>(seals: &mut [Seal<'_>]) -> usize {
 #[inline(always)]
 unsafe fn seal_shape<V: Vector, const P: usize>(seals: &mut [Seal<'_>]) -> usize {
     let shape = seals[0].shape;
-    let (ready, copies) = (shape.ready(), shape.copies());
+    let ready = shape.ready();
     if ready + shape.payload() >= LONG {
         return 0;
     }
+    let copied = shape.copies().then_some(shape.payload());
     // What is known of the shape need not be asked for each group.
     // SAFETY: the caller's promise; behind a state nothing is ready, and there is a payload to be copied.
     unsafe {
         match shape.begin() {
-            Begin::State => seal_groups::<V, P>(seals, Begin::State, 0, true),
+            Begin::State if shape.payload() == COMMON => {
+                seal_groups::<V, P>(seals, Begin::State, 0, Some(COMMON))
+            }
+            Begin::State => seal_groups::<V, P>(seals, Begin::State, 0, copied),
+            Begin::Headers(Family::V4) if copied == Some(COMMON) => {
+                seal_groups::<V, P>(seals, Begin::Headers(Family::V4), ready, Some(COMMON))
+            }
             Begin::Headers(Family::V4) => {
-                seal_groups::<V, P>(seals, Begin::Headers(Family::V4), ready, copies)
+                seal_groups::<V, P>(seals, Begin::Headers(Family::V4), ready, copied)
             }
             Begin::Headers(Family::V6) => {
-                seal_groups::<V, P>(seals, Begin::Headers(Family::V6), ready, copies)
+                seal_groups::<V, P>(seals, Begin::Headers(Family::V6), ready, copied)
             }
         }
     }
@@ -360,10 +370,14 @@ unsafe fn seal_groups<V: Vector, const P: usize>(
     seals: &mut [Seal<'_>],
     begin: Begin,
     ready: usize,
-    copies: bool,
+    copied: Option<usize>,
 ) -> usize {
     let shape = seals[0].shape;
-    let (span, payload, pad) = (begin.span(), shape.payload(), shape.pad());
+    let (span, payload) = (begin.span(), copied.unwrap_or(shape.payload()));
+    let pad = match copied {
+        Some(COMMON) => 0,
+        _ => shape.pad(),
+    };
     let end = span + ready + payload + pad;
     let mut done = 0;
     for seals in seals.chunks_exact_mut(P) {
@@ -387,7 +401,7 @@ unsafe fn seal_groups<V: Vector, const P: usize>(
             }
             let rest = start.map(|start| start.add(span));
             append::<V, P, false>(&mut lanes, &rest.map(<*mut u8>::cast_const), &rest, ready);
-            if copies {
+            if copied.is_some() {
                 let source: From<P> = core::array::from_fn(|i| seals[i].source);
                 let to = rest.map(|rest| rest.add(ready));
                 append::<V, P, true>(&mut lanes, &source, &to, payload);
