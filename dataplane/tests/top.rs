@@ -6,6 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 use support::daemon::Daemon;
+use support::process::Process;
 use support::{PATIENCE, alone, free_port, listening, roceline, wait_for};
 
 #[test]
@@ -39,8 +40,13 @@ fn busy_threads_rates_and_a_bottleneck_are_told() {
     let mut seen = Value::Null;
     wait_for("a look at traffic", PATIENCE, || {
         seen = daemon.json(&["top", "--once", "--interval", "0.5"]);
-        let cycles = &seen["lcores"][0]["cycles_per_packet"]["transmit"];
-        cycles.as_f64().is_some_and(|cycles| cycles > 0.0)
+        // Of a look at the first packets some may not have been timed yet.
+        let devices = [(0, "received"), (1, "sent")];
+        devices.iter().all(|(device, side)| {
+            let device = &seen["devices"][device];
+            let measured = |name: &str| device[name][side].as_f64() > Some(0.0);
+            measured("cycles_per_packet") && measured("messages_per_s")
+        })
     });
     let lcore = &seen["lcores"][0];
     let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("{seen:#}"));
@@ -60,6 +66,37 @@ fn busy_threads_rates_and_a_bottleneck_are_told() {
         assert!(number(&device["cycles_per_packet"][side]) > 0.0, "{seen:#}");
     }
     assert!(seen["bottlenecks"].is_array(), "{seen:#}");
+}
+
+/// A line of JSON for each look, over the end of a worker too; and the end of the daemon is the end.
+#[test]
+fn it_goes_on_with_the_next_worker() {
+    let _alone = alone();
+    let mut daemon = Daemon::pair();
+    let mut command = Command::new(roceline());
+    command.args(["top", "--json", "--interval", "0.1", "--socket"]);
+    command.arg(daemon.socket());
+    let mut top = Process::start(daemon.dir(), "top", &mut command);
+    let printed = daemon.dir().join("top.out");
+    let looks = || {
+        let text = std::fs::read_to_string(&printed).unwrap_or_default();
+        text.matches('\n').count()
+    };
+    wait_for("a look", PATIENCE, || looks() > 0 || !top.is_running());
+    daemon.kill_worker(libc::SIGKILL);
+    daemon.expect_ready();
+    let before = looks();
+    wait_for("a look at the next worker", PATIENCE, || {
+        looks() > before + 1 || !top.is_running()
+    });
+    assert!(top.is_running(), "{}", daemon.log());
+    daemon.stop().expect_ok();
+    let ended = top.finish(PATIENCE);
+    assert!(
+        !ended.ok() && ended.stderr.contains("daemon"),
+        "{}",
+        ended.report()
+    );
 }
 
 /// Instructions that moving messages between two NICs takes, all of the poll loops.

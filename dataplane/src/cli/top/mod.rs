@@ -77,8 +77,13 @@ const TRIES: usize = 3;
 /// Share of queue pairs looked at that wait for their rate, from which on it is asked how fast they are.
 const HELD: f64 = 0.05;
 
+/// A daemon whose process has ended may have another one in so much time.
+const BACK: Duration = Duration::from_secs(10);
+/// Between two tries to reach it.
+const AGAIN: Duration = Duration::from_millis(100);
+
 pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
-    let client = Client::connect(socket)?;
+    let mut client = Client::connect(socket)?;
     let how_long = (args.interval * INTERVALS).max(LEAST);
     let mut out = io::stdout().lock();
     let mut screen = Screen::new(!args.json && !args.once && io::stdout().is_terminal());
@@ -86,7 +91,16 @@ pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
     let mut failed = 0;
     loop {
         thread::sleep(args.interval.saturating_sub(then.elapsed()));
-        let (now, after) = (Instant::now(), look(&client, how_long)?);
+        let now = Instant::now();
+        let after = match look(&client, how_long) {
+            Err(error) if is_gone(&error) => {
+                // The supervisor starts another process; what that one counts begins anew.
+                (client, before) = look_again(socket, how_long, error)?;
+                then = Instant::now();
+                continue;
+            }
+            looked => looked?,
+        };
         let seconds = now.duration_since(then).as_secs_f64();
         let figures = Figures::between(&before, &after, seconds);
         (then, before) = (now, after);
@@ -98,7 +112,11 @@ pub(super) fn run(args: Args, socket: &Path) -> Result<(), CliError> {
             continue;
         };
         failed = 0;
-        name_held(&client, &mut figures)?;
+        match name_held(&client, &mut figures) {
+            // The next look finds it out.
+            Err(error) if is_gone(&error) => {}
+            named => named?,
+        }
         let findings = findings(&figures);
         if args.json {
             let report = Report {
@@ -123,6 +141,35 @@ fn look(client: &Client, how_long: Duration) -> Result<Look, ClientError> {
         top: client.ask(&Query::Top { how_long_ms })?,
         stat: client.ask(&Query::Stat)?,
     })
+}
+
+/// Whether the process that was asked is no more.
+fn is_gone(error: &ClientError) -> bool {
+    matches!(error, ClientError::Ended | ClientError::Io(_))
+}
+
+/// A first look at the process that takes the place of one that has ended.
+///
+/// # Errors
+/// `gone`, if none does within [`BACK`].
+fn look_again(
+    socket: &Path,
+    how_long: Duration,
+    gone: ClientError,
+) -> Result<(Client, Look), ClientError> {
+    eprintln!("roceline: the daemon's process has ended; waiting for another one");
+    let begin = Instant::now();
+    // A daemon that stops removes its socket.
+    while begin.elapsed() < BACK && socket.exists() {
+        thread::sleep(AGAIN);
+        let Ok(client) = Client::connect(socket) else {
+            continue;
+        };
+        if let Ok(first) = look(&client, how_long) {
+            return Ok((client, first));
+        }
+    }
+    Err(gone)
 }
 
 /// Of devices whose queue pairs wait for their rates, how fast these are. All queue pairs are listed for it, so only then.
