@@ -8,8 +8,8 @@ use roceline_engine::wire::icrc::{self, Kernel};
 use super::{ROUNDS, UNIT};
 
 /// Kernels that are held against each other in one run.
-const WIDE: &str = "vpclmulqdq-512";
-const NARROW: &str = "vpclmulqdq-256";
+pub const WIDE: &str = "vpclmulqdq-512";
+pub const NARROW: &str = "vpclmulqdq-256";
 
 /// Cost of one packet.
 pub struct Figure {
@@ -32,6 +32,8 @@ impl Figure {
 /// Where it was measured.
 pub struct Machine {
     cpu: String,
+    /// Family and model, as CPUID has them.
+    model: String,
     caches: [String; 2],
     set: usize,
 }
@@ -48,17 +50,17 @@ impl Machine {
             let path = format!("/sys/devices/system/cpu/cpu0/cache/index{index}/size");
             fs::read_to_string(path).map_or("?".into(), |size| size.trim().to_owned())
         };
-        let family = (field("cpu family"), field("model\t"));
+        let (family, model) = (field("cpu family"), field("model\t"));
         Machine {
-            cpu: format!(
-                "{}, family {} model {}",
-                field("model name"),
-                family.0,
-                family.1
-            ),
+            cpu: format!("{}, family {family} model {model}", field("model name")),
+            model: format!("{family}/{model}"),
             caches: [cache(0), cache(2)],
             set,
         }
+    }
+
+    pub fn model(&self) -> &str {
+        &self.model
     }
 }
 

@@ -14,17 +14,38 @@ use super::Way;
 /// Frames of a burst.
 const BURST: usize = 32;
 
+/// Bytes that begin a page: no allocator aligns large blocks of bytes to more than 16 by itself, and vectors that cross
+/// cache lines cost twice.
+fn aligned(len: usize, value: u8) -> &'static mut [u8] {
+    #[repr(C, align(4096))]
+    #[derive(Clone, Copy)]
+    struct Page([u8; 4096]);
+    let pages = vec![Page([value; 4096]); len.div_ceil(4096)].leak();
+    // SAFETY: pages are bytes without padding, and never freed; there are `len` of them at least.
+    unsafe { core::slice::from_raw_parts_mut(pages.as_mut_ptr().cast(), len) }
+}
+
 /// Pieces to be copied, and where to: each destination is aligned to 64 bytes and has room for an ICRC.
 fn places(set: usize, len: usize) -> Vec<(&'static mut [u8], &'static [u8])> {
     // Source and destination together make the set.
     let count = (set / (2 * len)).next_multiple_of(BURST);
-    let from: &'static [[u8; 64]] = vec![[0xa5; 64]; count * len / 64].leak();
-    let to: &'static mut [[u8; 64]] = vec![[0; 64]; count * (len / 64 + 1)].leak();
-    let from = from.as_flattened().chunks_exact(len);
-    let to = to.as_flattened_mut().chunks_exact_mut(len + 64);
+    let from: &'static [u8] = aligned(count * len, 0xa5);
+    let to = aligned(count * (len + 64), 0);
+    let from = from.chunks_exact(len);
+    let to = to.chunks_exact_mut(len + 64);
     to.zip(from)
         .map(|(to, from)| (&mut to[..len + LEN], from))
         .collect()
+}
+
+/// All pieces of a set, to be copied and summed.
+pub fn seals(set: usize, len: usize) -> Vec<Seal<'static>> {
+    let seal = |(to, from): (&'static mut [u8], &'static [u8])| {
+        // SAFETY: the source is a slice of `len` bytes that is never freed.
+        let seal = unsafe { Seal::behind(IcrcState::new(&[]), to, from.as_ptr(), len) };
+        seal.expect("the lengths add up")
+    };
+    places(set, len).into_iter().map(seal).collect()
 }
 
 /// Copying and summing `len` bytes, behind headers that were summed.
@@ -49,14 +70,7 @@ pub fn kernels(set: usize, len: usize) -> Vec<Way> {
     ];
     for kernel in Kernel::all() {
         for (burst, how) in [(BURST, "in bursts"), (1, "one by one")] {
-            let mut seals: Vec<Seal<'static>> = places(set, len)
-                .into_iter()
-                .map(|(to, from)| {
-                    // SAFETY: the source is a slice of `len` bytes that is never freed.
-                    let seal = unsafe { Seal::behind(IcrcState::new(&[]), to, from.as_ptr(), len) };
-                    seal.expect("the lengths add up")
-                })
-                .collect();
+            let mut seals = seals(set, len);
             let name = format!("{}, {how}", kernel.name());
             ways.push(Way::new(name, seals.len(), move || {
                 for seals in seals.chunks_mut(burst) {
@@ -115,34 +129,38 @@ fn payloads(len: usize) -> &'static [u8] {
     vec![0xa5; BURST * len].leak()
 }
 
+/// A burst of whole frames.
+fn built(template: &HeaderTemplate, desc: &TxDesc, payload: &[u8]) -> Vec<&'static mut [u8]> {
+    let len = desc.len as usize;
+    let mut frames = frames(template.frame_len(desc.opcode, desc.len));
+    for (i, frame) in frames.iter_mut().enumerate() {
+        let seal = template.build(desc, i as u16, frame, &payload[i * len..][..len]);
+        seal_burst(&mut [seal.expect("the lengths add up")]);
+    }
+    frames
+}
+
+/// A burst of them as they are received, which were found right.
+pub fn received(family: &str, len: usize) -> Vec<(&'static [u8], ParsedFrame)> {
+    let built = built(&template(family), &desc(len), payloads(len));
+    let parsed = |frame: &'static mut [u8]| {
+        let parsed = parse(frame).expect("as built");
+        assert!(icrc::verify(frame, &parsed));
+        (&*frame, parsed)
+    };
+    built.into_iter().map(parsed).collect()
+}
+
 /// The steps of a packet (RC WRITE only), each for a burst.
 pub fn packets(family: &str, len: usize) -> Vec<Way> {
     let (template, desc, payload) = (template(family), desc(len), payloads(len));
-    let frame_len = template.frame_len(desc.opcode, desc.len);
     let part = move |i: usize| &payload[i * len..][..len];
-    let built = || {
-        let mut frames = frames(frame_len);
-        for (i, frame) in frames.iter_mut().enumerate() {
-            let seal = template.build(&desc, i as u16, frame, part(i));
-            seal_burst(&mut [seal.expect("the lengths add up")]);
-        }
-        frames
-    };
-
-    let received: Vec<&'static [u8]> = built().into_iter().map(|frame| &*frame).collect();
+    let (received, parsed): (Vec<&'static [u8]>, Vec<ParsedFrame>) =
+        received(family, len).into_iter().unzip();
     let to_parse = received.clone();
-    let parsed: Vec<ParsedFrame> = received
-        .iter()
-        .map(|frame| parse(frame).expect("as built"))
-        .collect();
-    assert!(
-        received
-            .iter()
-            .zip(&parsed)
-            .all(|(frame, parsed)| icrc::verify(frame, parsed))
-    );
     let (one_by_one, parsed_too) = (received.clone(), parsed.clone());
-    let (mut to_write, mut to_build, mut to_build_alone) = (built(), built(), built());
+    let [mut to_write, mut to_build, mut to_build_alone] =
+        [(); 3].map(|()| built(&template, &desc, payload));
     let (writer, builder, alone) = (template.clone(), template.clone(), template.clone());
     let mut checks: Vec<Check<'static>> = Vec::with_capacity(BURST);
     let mut seals: Vec<Seal<'static>> = Vec::with_capacity(BURST);

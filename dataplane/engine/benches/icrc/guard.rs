@@ -1,0 +1,47 @@
+//! The 512-bit kernel against the 256-bit one, as a guard: valgrind, which counts the instructions of everything else, has no
+//! AVX-512. Only frames are verified, as copying would measure the caches, too.
+
+use std::hint::black_box;
+
+use roceline_engine::wire::icrc::{Check, Kernel};
+
+use super::report::{Machine, NARROW, WIDE};
+use super::{LENGTHS, ROUNDS, ticks, ways};
+
+/// Rounds of each kernel's work, one after the other; how many times the second took the first one's time, by the median of rounds.
+fn ratio(mut work: impl FnMut(&Kernel), kernels: [&Kernel; 2]) -> f64 {
+    let mut ratios = Vec::with_capacity(ROUNDS);
+    for _ in 0..ROUNDS {
+        let [wide, narrow] = kernels.map(|kernel| {
+            // What the kernel before left in the caches is not its fault.
+            work(kernel);
+            let start = ticks();
+            for _ in 0..16 {
+                work(kernel);
+            }
+            (ticks() - start) as f64
+        });
+        ratios.push(narrow / wide);
+    }
+    ratios.sort_by(f64::total_cmp);
+    ratios[ROUNDS / 2]
+}
+
+/// The CPU, and a line for each fixed load, `WHAT RATIO`; or why there is none.
+pub fn lines() -> Result<Vec<String>, String> {
+    let named = |name| Kernel::named(name).map_err(|why| why.to_string());
+    let kernels = [named(WIDE)?, named(NARROW)?];
+    let mut lines = vec![format!("cpu {}", Machine::here(0).model())];
+    for len in LENGTHS {
+        let received = ways::received("v4", len);
+        let checks: Vec<Check<'_>> = received
+            .iter()
+            .filter_map(|(frame, parsed)| Check::new(frame, parsed))
+            .collect();
+        let check = |kernel: &Kernel| {
+            black_box(kernel.verify_burst(black_box(&checks)));
+        };
+        lines.push(format!("check-{len} {:.2}", ratio(check, kernels)));
+    }
+    Ok(lines)
+}
