@@ -155,7 +155,7 @@ impl Report {
             for figure in figures {
                 let _ = writeln!(
                     out,
-                    "{family} {len:>6} {:32} {:>8.1} ({:>7.1})",
+                    "{family} {len:>6} {:34} {:>8.1} ({:>7.1})",
                     figure.name, figure.median, figure.low
                 );
             }
