@@ -75,6 +75,7 @@ fn ethdevs() {
     let _thread = eal.register_thread().unwrap();
 
     mbufs_grow_up_to_their_room(&eal);
+    payload_begins_at_a_cache_line(&eal);
     exhaustion_is_counted_and_survived(&eal);
     null_sends_and_receives(&eal);
     ring_returns_frames_in_order(&eal);
@@ -101,6 +102,29 @@ fn mbufs_grow_up_to_their_room(eal: &Eal) {
     // SAFETY: it came from `into_raw` just above.
     drop(unsafe { roceline::port::Mbuf::from_raw(raw) });
     assert_eq!(pool.available(), 64);
+}
+
+/// Behind headers of any length, as long as the frame fits there; the room that it had before is not lost.
+fn payload_begins_at_a_cache_line(eal: &Eal) {
+    let room = 2048;
+    let pool = pool(eal, "lines", 4, room as u32);
+    for ahead in [54, 58, 70, 74, 90, 128] {
+        let mut mbuf = pool.alloc().unwrap();
+        mbuf.align_behind(ahead, room - 64);
+        let frame = mbuf.set_len(room - 64).unwrap();
+        assert_eq!(frame[ahead..].as_ptr() as usize % 64, 0, "{ahead}");
+        // One with bytes stays where it is.
+        let before = mbuf.data().as_ptr();
+        mbuf.align_behind(ahead + 1, room - 64);
+        assert_eq!(mbuf.data().as_ptr(), before);
+
+        let mut full = pool.alloc().unwrap();
+        full.align_behind(ahead, room);
+        assert_eq!(full.set_len(room).map(|frame| frame.len()), Some(room));
+    }
+    // And the next to have the buffer has all of it.
+    let mbufs: Vec<_> = (0..4).map(|_| pool.alloc().unwrap()).collect();
+    assert!(mbufs.iter().all(|mbuf| mbuf.capacity() == room));
 }
 
 fn exhaustion_is_counted_and_survived(eal: &Eal) {

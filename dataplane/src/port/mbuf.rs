@@ -20,6 +20,9 @@ pub struct Mbuf(NonNull<sys::rte_mbuf>);
 // SAFETY: an mbuf belongs to nobody but this handle; mempools accept frees from any thread.
 unsafe impl Send for Mbuf {}
 
+/// Bytes of one; buffers begin at one.
+const CACHE_LINE: usize = 64;
+
 impl Mbuf {
     /// Bytes of [`Mbuf::scratch`]: half of the headroom, so that drivers keep the other half for headers of their own.
     pub const SCRATCH: usize = sys::RTE_PKTMBUF_HEADROOM as usize / 2;
@@ -100,6 +103,18 @@ impl Mbuf {
     pub fn data_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `data`; owned exclusively.
         unsafe { slice::from_raw_parts_mut(self.data_ptr(), self.len()) }
+    }
+
+    /// Moves an empty frame, so that what is behind its first `ahead` bytes begins at a cache line: vectors of payload cross none
+    /// then, when they are stored and when they are read. Left where it is if `len` bytes would not fit any more.
+    #[inline(always)]
+    pub fn align_behind(&mut self, ahead: usize, len: usize) {
+        let headroom = sys::RTE_PKTMBUF_HEADROOM as usize;
+        let off = (headroom + ahead).next_multiple_of(CACHE_LINE) - ahead;
+        if self.is_empty() && off + len <= self.buf_len() {
+            // SAFETY: a valid mbuf, owned, and the frame has no bytes yet; `off` is within its buffer, whose length is 16 bits.
+            unsafe { self.field::<u16>(sys::RL_MBUF_DATA_OFF).write(off as u16) };
+        }
     }
 
     /// Gives the frame `len` bytes and returns them, or `None` (and changes nothing) if they do not fit. Bytes
