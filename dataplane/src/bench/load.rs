@@ -131,17 +131,21 @@ impl Requester {
     pub fn post(&mut self, end: &mut End, budget: usize) -> usize {
         let (mut left, mut seen) = (budget, 0);
         let qps = end.qps.len();
-        // With many QPs each is looked at once at most.
         while left > 0 && seen < qps {
-            seen += 1;
             let qp = &mut end.qps[self.turn];
+            let room = self.depth.min(qp.sq.mask) - end.producer.outstanding(qp).min(self.depth);
+            let run = (room as usize).min(self.run).min(left);
+            // Of few QPs one without room is passed over. With many it is waited for: who looks through thousands for one that is free has
+            // the indices of all of them in the cache in place of what is measured.
+            if run == 0 && qps > BATCH {
+                break;
+            }
+            seen += 1;
             self.turn = if self.turn + 1 == qps {
                 0
             } else {
                 self.turn + 1
             };
-            let room = self.depth.min(qp.sq.mask) - end.producer.outstanding(qp).min(self.depth);
-            let run = (room as usize).min(self.run).min(left);
             for _ in 0..run {
                 let offset = self.offset(&end.buffer);
                 let sge = Sge {
