@@ -137,17 +137,19 @@ impl Default for TxDesc {
 /// Appends to one of [`Outputs`]'s arrays, which have room: whoever writes to them has made sure of it.
 #[inline(always)]
 pub(crate) fn put<T: Copy>(array: &mut Vec<T>, value: T) {
-    // Where `push` may have to grow the value is built elsewhere and copied; so that is kept out of the way.
-    let Some(place) = array.spare_capacity_mut().first_mut() else {
-        return grow(array, &value);
-    };
-    place.write(value);
-    // SAFETY: there was room for one more, and it was written.
-    unsafe { array.set_len(array.len() + 1) };
+    // No call has the value's address, so that it need not lie in memory before it is in the array: what is built of small fields
+    // and copied in large pieces waits for each of its stores.
+    if array.len() == array.capacity() {
+        grow(array);
+    }
+    // SAFETY: there is room for one more, and it is written before it is counted.
+    unsafe {
+        array.as_mut_ptr().add(array.len()).write(value);
+        array.set_len(array.len() + 1);
+    }
 }
 
-/// Appends a blank element, to be filled in where it is: a large one that is built elsewhere of small fields and copied in large
-/// pieces waits for each of its stores.
+/// Appends a blank element, to be filled in where it is.
 #[inline(always)]
 pub(crate) fn add<T: Copy + Default>(array: &mut Vec<T>) -> &mut T {
     put(array, T::default());
@@ -157,8 +159,8 @@ pub(crate) fn add<T: Copy + Default>(array: &mut Vec<T>) -> &mut T {
 
 #[cold]
 #[inline(never)]
-fn grow<T: Copy>(array: &mut Vec<T>, value: &T) {
-    array.push(*value);
+fn grow<T>(array: &mut Vec<T>) {
+    array.reserve(1);
 }
 
 /// What is to be done to the memory of a [`Place`]. Operands are taken from the packet, so that a `Place` stays small.
