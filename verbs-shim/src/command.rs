@@ -15,6 +15,7 @@ use crate::memory;
 use crate::say::{say, say_once, text};
 use crate::sys::{self, fail};
 use crate::table::{self, Role};
+use crate::turn;
 use crate::view;
 
 /// Flag of an extended command.
@@ -48,7 +49,9 @@ pub unsafe fn write(
     // SAFETY: in bounds of what the caller promises.
     let word = |at: usize| unsafe { bytes.cast::<u8>().add(at).cast::<u32>().read_unaligned() };
     if len == DOORBELL && word(0) == POST_SEND && word(20) == 0 && word(24) == 0 {
-        return Some(done(context.ring(word(16)), len));
+        let rung = context.ring(word(16));
+        turn::rung();
+        return Some(done(rung, len));
     }
     if len == NOTIFY && word(0) == REQ_NOTIFY_CQ {
         return Some(done(context.arm(word(8), word(12) != 0), len));

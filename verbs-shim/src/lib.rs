@@ -13,7 +13,7 @@
 //! | `view` | which paths are ours and where they lead |
 //! | `table` | which fds are ours |
 //! | `open`, `context`, `command`, `client` | a device's way from `open` through `write` |
-//! | `provider`, `end` | polls that yield, and that find the daemon dead |
+//! | `provider`, `turn`, `end` | polls that yield, when they do, and that find the daemon dead |
 //! | `attribute` | files of a device that change it when they are written |
 //! | `memory` | which registered memory the daemon may map |
 //! | `fork`, `next`, `sys`, `say` | forks; the functions behind ours; system calls; words |
@@ -36,6 +36,7 @@ mod provider;
 mod say;
 mod sys;
 mod table;
+mod turn;
 mod view;
 
 /// Run by the loader.

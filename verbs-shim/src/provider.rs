@@ -2,7 +2,7 @@
 //! completions can be made to yield, and to notice the end of the daemon (`end`).
 //!
 //! A program that polls an empty CQ in a loop on a machine without a core to spare keeps the NIC, or its peer, off the
-//! CPU for a scheduler slice at every hop. So there an empty poll gives the CPU away
+//! CPU for a scheduler slice at every hop. So there an empty poll gives the CPU away, at its time ([`turn`])
 //! (`ROCELINE_YIELD=auto|never|always`). On two busy CPUs, lcore on one and both programs on the other, half a round
 //! trip of `ib_write_lat -s 64` takes 8 us (median) with yields and 10 ms without; unpinned, 10.5 us, and without more
 //! than 10 ms; the bandwidth tests gain up to 10 % and `ib_send_bw -s 64` triples.
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use crate::calls::dlopen;
 use crate::view::env;
-use crate::{end, sys};
+use crate::{end, sys, turn};
 
 /// Where the functions that matter here are in `struct verbs_context_ops` (`libibverbs/driver.h`).
 #[derive(Debug)]
@@ -260,7 +260,7 @@ fn yields() -> bool {
 #[inline]
 fn nothing_found(cq: usize) {
     if YIELDS.load(Ordering::Relaxed) {
-        sys::yield_now();
+        turn::nothing_found();
     }
     end::after_empty_poll(cq);
 }
@@ -271,6 +271,8 @@ unsafe extern "C" fn poll_cq(cq: *mut c_void, entries: c_int, wc: *mut c_void) -
     let found = unsafe { std::mem::transmute::<Function, PollCq>(real)(cq, entries, wc) };
     if found == 0 {
         nothing_found(cq.addr());
+    } else {
+        turn::found();
     }
     found
 }
@@ -297,8 +299,10 @@ unsafe extern "C" fn start_poll(cq: *mut CqEx, attr: *mut c_void) -> c_int {
     let real = REAL_START_POLL.load(Ordering::Relaxed);
     // SAFETY: as for `poll_cq`.
     let result = unsafe { std::mem::transmute::<Function, StartPoll>(real)(cq, attr) };
-    if result == libc::ENOENT {
-        nothing_found(cq.addr());
+    match result {
+        0 => turn::found(),
+        libc::ENOENT => nothing_found(cq.addr()),
+        _ => {}
     }
     result
 }
