@@ -478,6 +478,16 @@ impl Qp {
             queue.prefetch();
         }
     }
+
+    /// The CQ that a received packet is likely to bring a completion to.
+    #[inline]
+    pub fn completes(&self, packet: &Packet) -> Option<u32> {
+        let info = packet.opcode.info();
+        match info.is_request() {
+            false => Some(self.send_cq),
+            true => (info.operation == Operation::Send).then_some(self.recv_cq),
+        }
+    }
 }
 
 const _: () = {

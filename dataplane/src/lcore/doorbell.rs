@@ -1,7 +1,7 @@
 //! Finding rung doorbells of a context. The layout and the protocol are in `roceline_abi::layout`.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use roceline_abi::layout::{
     DB_BELLS, DB_SLEEPING, DB_SUMMARY, DB_SUMMARY_WORDS, DOORBELL_OFFSET, DOORBELL_STRIDE, MAX_QPS,
@@ -21,6 +21,28 @@ pub struct Doorbells {
 /// Words of bells that one call looks at: 1,024 bells.
 const WORDS_PER_CALL: usize = 16;
 
+/// Words of bells that are looked at by themselves. The summary's bit then stays set from the first ring on: a summary that is
+/// cleared for each ring is a second cache line that goes to and fro between program and lcore, one way after the other.
+const ONE_WORD: usize = 1;
+
+/// Words of bells of which `limit` indices exist.
+#[inline]
+fn words(limit: u32) -> usize {
+    (limit as usize).div_ceil(64).min(MAX_QPS / 64)
+}
+
+/// Calls `rung` with the index of each bit of word `word` that exists.
+#[inline]
+fn each(mut bits: u64, word: u32, limit: u32, rung: &mut impl FnMut(u32)) {
+    while bits != 0 {
+        let index = word * 64 + bits.trailing_zeros();
+        bits &= bits - 1;
+        if index < limit {
+            rung(index);
+        }
+    }
+}
+
 impl Doorbells {
     /// The area of lcore slot `slot`.
     pub fn new(file: Arc<ContextFile>, slot: u32) -> Doorbells {
@@ -35,7 +57,18 @@ impl Doorbells {
     /// indices exist; a program that rings others is ignored. Of one that rings very many some wait for the next call, which
     /// goes on behind them.
     pub fn collect(&mut self, limit: u32, mut rung: impl FnMut(u32)) {
-        let words = (limit as usize).div_ceil(64).min(MAX_QPS / 64);
+        let words = words(limit);
+        if words <= ONE_WORD {
+            if self.first_word().load(Ordering::Relaxed) != 0 {
+                each(
+                    self.first_word().swap(0, Ordering::SeqCst),
+                    0,
+                    limit,
+                    &mut rung,
+                );
+            }
+            return;
+        }
         let summaries = words.div_ceil(64).min(DB_SUMMARY_WORDS);
         // Nearly all contexts have one summary, and in nearly all polls nothing was rung.
         if summaries <= 1 && !self.is_rung(0) {
@@ -72,22 +105,40 @@ impl Doorbells {
                 left -= 1;
                 set &= set - 1;
                 let bells = self.file.atomic_u64(self.base + DB_BELLS + 8 * word as u64);
-                let mut bits = bells.swap(0, Ordering::SeqCst);
-                while bits != 0 {
-                    let index = word as u32 * 64 + bits.trailing_zeros();
-                    bits &= bits - 1;
-                    if index < limit {
-                        rung(index);
-                    }
-                }
+                each(
+                    bells.swap(0, Ordering::SeqCst),
+                    word as u32,
+                    limit,
+                    &mut rung,
+                );
             }
         }
     }
 
     /// Whether any bell may be rung.
+    #[inline]
     pub fn any(&self, limit: u32) -> bool {
-        let words = (limit as usize).div_ceil(64).min(MAX_QPS / 64);
+        let words = words(limit);
+        if words <= ONE_WORD {
+            return self.first_word().load(Ordering::Acquire) != 0;
+        }
         (0..words.div_ceil(64).min(DB_SUMMARY_WORDS)).any(|s| self.is_rung(s))
+    }
+
+    /// A bell that the next [`Doorbells::collect`] will call out, where it is known without touching what the program writes:
+    /// there is time to fetch what it stands for while the bells change hands.
+    #[inline]
+    pub fn foresee(&self, limit: u32) -> Option<u32> {
+        if words(limit) > ONE_WORD {
+            return None;
+        }
+        let index = self.first_word().load(Ordering::Relaxed).trailing_zeros();
+        (index < limit).then_some(index)
+    }
+
+    #[inline]
+    fn first_word(&self) -> &AtomicU64 {
+        self.file.atomic_u64(self.base + DB_BELLS)
     }
 
     #[inline]

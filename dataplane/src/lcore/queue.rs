@@ -13,7 +13,7 @@ use roceline_engine::verbs::{RecvWr, SendWr, WrOpcode};
 
 use super::message::QueueLoc;
 use crate::memory::ContextFile;
-use crate::port::prefetch_line;
+use crate::port::{prefetch_line, prefetch_line_to_write};
 
 const SEND_SIGNALED: u32 = 1 << 1;
 const SEND_FENCE: u32 = 1 << 0;
@@ -153,15 +153,23 @@ impl SendQueue {
         self.ring.prefetch(self.head);
     }
 
+    /// Asks the cache for the next request and the program's index: of one that has rung.
+    #[inline]
+    pub fn prefetch_posted(&self) {
+        self.ring.prefetch_index(Q_PRODUCER);
+        self.ring.prefetch(self.head);
+    }
+
     /// Asks the cache for the place where the program sees what is free.
     #[inline]
     pub fn prefetch_shown(&self) {
         self.ring.prefetch_index(Q_CONSUMER);
     }
 
-    /// Copies the next request and its entries, and steps over it. There is one: see [`SendQueue::posted`].
+    /// Copies the next request and its entries, and steps over it. There is one: see [`SendQueue::posted`]. Where more follow they
+    /// are fetched: not before the program has written them, or it has to take the lines back first.
     #[inline]
-    pub fn take(&mut self, sges: &mut [Sge; MAX_SGE]) -> SendWr {
+    pub fn take(&mut self, sges: &mut [Sge; MAX_SGE], more: bool) -> SendWr {
         let slot = self.head;
         // Each word once. What lies between is not for the daemon: state of the kernel's driver, and the address vector of
         // datagrams, in whose place it uses its address handles.
@@ -189,8 +197,9 @@ impl SendQueue {
             )
         };
         self.head = self.ring.next(slot);
-        // The next one is likely to be wanted soon.
-        self.ring.prefetch(self.head);
+        if more {
+            self.ring.prefetch(self.head);
+        }
         let words = request.words();
         let mut wr = SendWr {
             wr_id: request.wr_id,
@@ -439,6 +448,17 @@ impl CompletionQueue {
             producer: 0,
             written: 0,
             consumer: 0,
+        }
+    }
+
+    /// Asks the cache for what the next completion is written to, and for the program's index if that will be read. Not for the
+    /// line of our own index, at which the program looks all the time.
+    #[inline]
+    pub fn prefetch(&self) {
+        let at = self.ring.file.at(self.ring.slot(self.producer), 64);
+        prefetch_line_to_write(at.as_ptr());
+        if self.ring.next(self.producer) == self.consumer {
+            self.ring.prefetch_index(Q_CONSUMER);
         }
     }
 

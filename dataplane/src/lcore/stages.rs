@@ -180,6 +180,12 @@ fn check(nic: &mut Nic, shared: &mut Shared) -> u64 {
             qp.packets.rx_bytes += len;
             if last.replace(packet.dest_qpn) != Some(packet.dest_qpn) {
                 qp.prefetch_effects(packet);
+                if let Some(cq) = qp
+                    .completes(packet)
+                    .and_then(|cq| shared.cqs.get(cq as usize))
+                {
+                    cq.queue.prefetch();
+                }
                 nic.engine.prefetch_rx_behind(packet);
             }
         }
@@ -351,6 +357,11 @@ pub fn doorbells(nic: &mut Nic, shared: &mut Shared, key: ContextKey, budget: us
         return 0;
     }
     let (qps, sends, table) = (&context.qps, &mut context.sends, &mut nic.qps);
+    if let Some(index) = context.bells.foresee(context.bell_limit) {
+        if let Some(qp) = qps.get(index as usize).and_then(|&id| table.get_mut(id)) {
+            qp.sq.prefetch_posted();
+        }
+    }
     context.bells.collect(context.bell_limit, |index| {
         let Some(qp) = qps.get(index as usize).and_then(|&id| table.get_mut(id)) else {
             return;
@@ -379,7 +390,7 @@ pub fn doorbells(nic: &mut Nic, shared: &mut Shared, key: ContextKey, budget: us
         let mut posted = qp.sq.posted();
         let mut turns_left = REQUESTS_PER_TURN;
         while posted > 0 && turns_left > 0 && nic.engine.wants_sends(id) {
-            let wr = qp.sq.take(&mut sges);
+            let wr = qp.sq.take(&mut sges, posted > 1);
             posted -= 1;
             turns_left -= 1;
             count += 1;

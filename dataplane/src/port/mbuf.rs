@@ -240,6 +240,17 @@ impl Mbuf {
     }
 }
 
+/// Asks the cache for the line at an address, to be written. LLVM turns the hint of the intrinsic into a fetch to read where it is
+/// not promised the instruction, which CPUs without it take for a NOP.
+#[inline(always)]
+pub fn prefetch_line_to_write(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: prefetching has no effect on memory, whatever the address.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
+    }
+}
+
 /// Asks the cache for the line at an address.
 #[inline(always)]
 pub fn prefetch_line(at: *const u8) {

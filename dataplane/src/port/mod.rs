@@ -33,7 +33,7 @@ pub use eal::{Eal, EalConfig, EalThread, Huge};
 pub use error::PortError;
 pub use ethdev::{Ethdev, EthdevConfig, EthdevQueue, LinkStatus};
 pub use fabric_link::{FabricEnd, FabricLink, FabricLinkConfig, priority_of};
-pub use mbuf::{Burst, Drain, Mbuf, prefetch_line};
+pub use mbuf::{Burst, Drain, Mbuf, prefetch_line, prefetch_line_to_write};
 pub use mempool::{Mempool, MempoolConfig};
 
 /// Packets that one receive call appends at most, and unless a burst wants fewer.

@@ -51,7 +51,8 @@ pub const DB_SUMMARY_WORDS: usize = MAX_QPS / 64 / 64;
 ///
 /// To ring: set the bell bit, then read the summary bit and set it if it is clear. To serve: swap
 /// the summary word to 0, then swap each bell word it names to 0. All four are locked operations or
-/// ordered behind one, so a ring is never lost.
+/// ordered behind one, so a ring is never lost. While a context has no more doorbells than one word holds, the daemon looks at
+/// that word itself and leaves the summary's bit set.
 pub const DB_BELLS: u64 = 4096;
 
 /// Offset of `u64[1024]`: bit `i % 64` of word `i / 64` is set while the QP with doorbell index `i` is in RESET, INIT or RTR,

@@ -37,10 +37,10 @@ fn a_hostile_wqe_never_reads_beyond_its_slot() {
     poke(&file, loc.offset + Q_PRODUCER, 0xffff_fffeu32); // masks to 2
     let mut sges = [Sge::default(); MAX_SGE];
     assert!(sq.posted() > 0);
-    let wr = sq.take(&mut sges);
+    let wr = sq.take(&mut sges, false);
     assert_eq!((wr.num_sge, wr.length), (u32::MAX, 0));
     assert!(sq.posted() > 0);
-    let wr = sq.take(&mut sges);
+    let wr = sq.take(&mut sges, false);
     assert_eq!((wr.inline, wr.length), (true, u64::MAX));
     assert_eq!(sq.posted(), 0);
     assert!(!sq.copy_inline(1, 40, &mut [0; 9]));
@@ -70,7 +70,7 @@ fn bytes_without_entries_are_inline_whatever_the_flag_says() {
     poke(&file, loc.offset + Q_PRODUCER, cases.len() as u32);
     let mut sges = [Sge::default(); MAX_SGE];
     for (opcode, num_sge, length, want) in cases {
-        let wr = sq.take(&mut sges);
+        let wr = sq.take(&mut sges, false);
         assert_eq!(wr.opcode, Some(opcode));
         assert_eq!(
             (wr.inline, wr.length),
