@@ -180,6 +180,32 @@ mod tests {
         assert_eq!(got, [0, 63, 64, 4095, 4096]);
         bells.collect(5000, |i| panic!("{i} twice"));
     }
+
+    #[test]
+    fn few_bells_leave_the_summary_alone_and_none_is_lost_when_they_become_many() {
+        let file = Arc::new(ContextFile::create().unwrap());
+        let mut bells = Doorbells::new(Arc::clone(&file), 0);
+        assert!(!bells.any(3) && bells.foresee(3).is_none());
+        for round in 0..2 {
+            ring(&file, 2);
+            // One that does not exist.
+            ring(&file, 5);
+            assert!(bells.any(3));
+            assert_eq!(bells.foresee(3), Some(2));
+            let mut got = Vec::new();
+            bells.collect(3, |i| got.push(i));
+            assert_eq!(got, [2], "round {round}");
+            assert!(!bells.any(3));
+            assert!(bells.is_rung(0));
+        }
+        ring(&file, 7);
+        ring(&file, 70);
+        let mut got = Vec::new();
+        bells.collect(71, |i| got.push(i));
+        assert_eq!(got, [7, 70]);
+        assert!(!bells.any(71));
+    }
+
     #[test]
     fn very_many_rings_are_collected_in_turns_and_none_waits_for_ever() {
         let file = Arc::new(ContextFile::create().unwrap());
