@@ -91,7 +91,8 @@ fn give_way(now: u64) {
     let alone = back - now < SWITCH;
     TURN.alone.store(alone, Ordering::Relaxed);
     if alone {
-        looks = LONGEST;
+        // Or the kernel did not want to switch yet, and somebody waits all the same.
+        looks = SHORTEST;
     } else if looks == 0 {
         let yields = TURN.yields.load(Ordering::Relaxed).wrapping_add(1);
         TURN.yields.store(yields, Ordering::Relaxed);
