@@ -73,6 +73,7 @@ pub(crate) struct Qp {
 const _: () = {
     assert!(offset_of!(Qp, sgid) == 64);
     assert!(offset_of!(Qp, counters) == 96);
+    assert!(size_of::<Responder>() == 4 * 64);
     assert!(size_of::<Qp>() % 128 == 64);
 };
 
@@ -137,7 +138,8 @@ impl Qp {
         prefetch::line(at(offset_of!(Qp, journal)));
         match half {
             Half::Requester => prefetch::lines(at(offset_of!(Qp, req)), 3),
-            Half::Responder => prefetch::lines(at(offset_of!(Qp, resp)), 2),
+            // All of it: of what a packet needs not, the compiler takes some along rather than ask whether it does.
+            Half::Responder => prefetch::lines(at(offset_of!(Qp, resp)), 4),
         }
     }
 

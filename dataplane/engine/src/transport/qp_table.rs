@@ -16,9 +16,14 @@ const FIRST_INDEX: u32 = 2;
 
 const _: () = assert!(size_of::<Option<Qp>>() == size_of::<Qp>());
 
+/// The number of a slot without a QP.
+const NOBODY: QpId = QpId(0);
+
 /// The QPs of an engine.
 pub(crate) struct QpTable {
     slots: Vec<Option<Qp>>,
+    /// By slot, side by side: what an `Option` says lies anywhere in a QP, in a line that the packet may have no use for.
+    numbers: Vec<QpId>,
     /// By slot.
     generations: Vec<u32>,
     quarantine: VecDeque<u32>,
@@ -42,6 +47,7 @@ impl QpTable {
         let index_bits = 32 - (max + reserve).leading_zeros();
         QpTable {
             slots: Vec::new(),
+            numbers: Vec::new(),
             generations: Vec::new(),
             quarantine: VecDeque::new(),
             max,
@@ -82,6 +88,7 @@ impl QpTable {
                 // The seed decides where generations begin.
                 let generation = (self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u32;
                 self.slots.push(None);
+                self.numbers.push(NOBODY);
                 self.generations.push(generation);
                 slot
             }
@@ -92,6 +99,7 @@ impl QpTable {
             (*generation << self.index_bits | (slot + FIRST_INDEX)) << self.owner_bits | self.owner;
         let id = QpId(number & 0xff_ffff);
         self.slots[slot as usize] = Some(Qp::new(id, slot, init));
+        self.numbers[slot as usize] = id;
         self.live += 1;
         Ok(id)
     }
@@ -99,6 +107,7 @@ impl QpTable {
     /// Drops a QP; its slot number.
     pub fn destroy(&mut self, id: QpId) -> Option<u32> {
         let slot = self.get(id)?.slot;
+        self.numbers[slot as usize] = NOBODY;
         self.slots[slot as usize] = None;
         self.quarantine.push_back(slot);
         self.live -= 1;
@@ -129,22 +138,33 @@ impl QpTable {
     /// The QP in a slot, if it exists.
     #[inline]
     pub fn at(&self, slot: u32) -> Option<&Qp> {
-        self.slots.get(slot as usize)?.as_ref()
+        let slot = slot as usize;
+        if *self.numbers.get(slot)? == NOBODY {
+            return None;
+        }
+        // SAFETY: both arrays are equally long, and a slot has a number as long as there is a QP in it.
+        Some(unsafe { self.slots.get_unchecked(slot).as_ref().unwrap_unchecked() })
     }
 
     /// The QP with this number.
     #[inline]
     pub fn get(&self, id: QpId) -> Option<&Qp> {
-        let qp = self.slots.get(self.slot_of(id))?.as_ref()?;
-        (qp.id == id).then_some(qp)
+        // No slot is that of the number of nobody.
+        let slot = self.slot_of(id);
+        match *self.numbers.get(slot)? == id {
+            true => self.at(slot as u32),
+            false => None,
+        }
     }
 
     /// The QP with this number.
     #[inline]
     pub fn get_mut(&mut self, id: QpId) -> Option<&mut Qp> {
         let slot = self.slot_of(id);
-        let qp = self.slots.get_mut(slot)?.as_mut()?;
-        (qp.id == id).then_some(qp)
+        match *self.numbers.get(slot)? == id {
+            true => self.at_mut(slot as u32),
+            false => None,
+        }
     }
 
     /// QPs in at most `slots` slots around that of `id`: those created about the same time.
@@ -162,7 +182,12 @@ impl QpTable {
     /// The QP in a slot, if it still exists.
     #[inline]
     pub fn at_mut(&mut self, slot: u32) -> Option<&mut Qp> {
-        self.slots.get_mut(slot as usize)?.as_mut()
+        let slot = slot as usize;
+        if *self.numbers.get(slot)? == NOBODY {
+            return None;
+        }
+        // SAFETY: as in `at`.
+        Some(unsafe { self.slots.get_unchecked_mut(slot).as_mut().unwrap_unchecked() })
     }
 }
 
