@@ -187,7 +187,12 @@ impl QpTable {
             return None;
         }
         // SAFETY: as in `at`.
-        Some(unsafe { self.slots.get_unchecked_mut(slot).as_mut().unwrap_unchecked() })
+        Some(unsafe {
+            self.slots
+                .get_unchecked_mut(slot)
+                .as_mut()
+                .unwrap_unchecked()
+        })
     }
 }
 

@@ -283,18 +283,25 @@ impl Schedule {
         })
     }
 
-    /// Slots that have the next turn and the one after the next but one, as far as they are of the class whose turn it is: for
+    /// Slots that have the next turns, as far as they are of the class whose turn it is, and their number: for
     /// [`super::prefetch`].
     #[inline]
-    pub fn upcoming(&self) -> [Option<u32>; 2] {
+    pub fn coming(&self, slots: &mut [u32]) -> usize {
         let Some(number) = self.turns.front() else {
-            return [None; 2];
+            return 0;
         };
         let group = &self.groups[number as usize];
-        let behind = |slot: u32| self.entries.get(slot as usize).map_or(LAST, |e| e.next);
-        let near = group.classes[usize::from(group.at)].head;
-        let far = behind(behind(near));
-        [near, far].map(|slot| Some(slot).filter(|&slot| slot < LAST))
+        let mut next = group.classes[usize::from(group.at)].head;
+        let mut count = 0;
+        for place in slots {
+            let Some(entry) = self.entries.get(next as usize) else {
+                break;
+            };
+            *place = next;
+            count += 1;
+            next = entry.next;
+        }
+        count
     }
 
     /// A turn has ended after so many bytes; if there is `more` to send, it goes on later.

@@ -25,11 +25,11 @@ impl Engine {
         self.held_are_ready(now);
         self.cnps(now, out, tx_end);
         self.owed_acks(now, out, tx_end);
-        for _ in 0..TURNS_PER_CALL {
+        for given in 0..TURNS_PER_CALL {
             let Some(turn) = self.nic.lists.ready.next() else {
                 break;
             };
-            self.prefetch_turns();
+            self.prefetch_turns(given);
             let Some(qp) = self.qps.at_mut(turn.slot) else {
                 self.nic.lists.ready.end(turn, 0, false);
                 continue;
