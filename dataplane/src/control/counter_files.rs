@@ -71,7 +71,7 @@ struct Nic {
     index: u32,
     name: String,
     link: LinkState,
-    /// What the files, and the log, say of the link; not known at the start.
+    /// What the files say of the link, and the log; not known at the start.
     up: Option<bool>,
     lifespan: Duration,
     written_at: Option<Instant>,
@@ -82,19 +82,35 @@ struct Nic {
 }
 
 impl Nic {
-    /// Tells the tree and the log if the link came or went.
-    fn follow_link(&mut self, tree: &Tree) -> io::Result<()> {
+    /// With files as they are in a new tree.
+    fn new(nic: &NicInfo) -> Nic {
+        Nic {
+            index: nic.index,
+            name: nic.name.clone(),
+            link: nic.link.clone(),
+            up: None,
+            lifespan: Tree::LIFESPAN,
+            written_at: None,
+            storms: (0, 0),
+            files: counter_files(&NicCounters::default()),
+        }
+    }
+
+    /// Tells the tree and the log if the link came or went, since the last look or, in the first, since the tree was written. Gives
+    /// whether it did.
+    fn follow_link(&mut self, tree: &Tree) -> io::Result<bool> {
         let up = self.link.is_up();
         if self.up == Some(up) {
-            return Ok(());
+            return Ok(false);
         }
-        tree.update_link(&self.name, up)?;
-        match self.up.replace(up) {
-            None => {}
-            Some(_) if up => tracing::info!(nic = self.name, "link up"),
-            Some(_) => tracing::warn!(nic = self.name, "link down"),
+        let news = tree.update_link(&self.name, up)?;
+        self.up = Some(up);
+        match up {
+            true if news => tracing::info!(nic = self.name, "link up"),
+            false if news => tracing::warn!(nic = self.name, "link down"),
+            _ => {}
         }
-        Ok(())
+        Ok(news)
     }
 }
 
@@ -131,19 +147,9 @@ struct Writer {
 
 impl Writer {
     fn new(tree: Tree, nics: &[NicInfo], lcores: Arc<dyn LcorePort>) -> Writer {
-        let nics = nics.iter().map(|nic| Nic {
-            index: nic.index,
-            name: nic.name.clone(),
-            link: nic.link.clone(),
-            up: None,
-            lifespan: Tree::LIFESPAN,
-            written_at: None,
-            storms: (0, 0),
-            files: counter_files(&NicCounters::default()),
-        });
         Writer {
             tree,
-            nics: nics.collect(),
+            nics: nics.iter().map(Nic::new).collect(),
             lcores,
             complained: false,
             looked_at: None,
@@ -236,5 +242,32 @@ fn ask(lcores: &dyn LcorePort, lcore: u32) -> Option<Vec<NicSnapshot>> {
     match answer.recv_timeout(PATIENCE) {
         Ok(Reply::Snapshot(snapshot)) => Some(snapshot.nics),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use roceline_engine::verbs::Mtu;
+
+    use super::*;
+    use crate::control::testing;
+
+    #[test]
+    fn a_link_that_comes_before_the_first_look_is_news() {
+        let dir = std::env::temp_dir().join(format!("roceline-first-look-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir).unwrap();
+        let info = testing::nic(0, Mtu::M4096);
+        info.link.set(false);
+        let tree = Tree::create(&dir.join("r.sock"), std::slice::from_ref(&info)).unwrap();
+
+        let mut nic = Nic::new(&info);
+        info.link.set(true);
+        assert!(nic.follow_link(&tree).unwrap());
+        assert!(!nic.follow_link(&tree).unwrap());
+        // What the tree says already is none.
+        assert!(!Nic::new(&info).follow_link(&tree).unwrap());
+        drop(tree);
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

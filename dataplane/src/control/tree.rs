@@ -165,13 +165,14 @@ impl Tree {
         Ok(lifespan)
     }
 
-    /// Says that the port of `nic` has a link, or none any more. Files that say so are left alone.
-    pub fn update_link(&self, nic: &str, up: bool) -> io::Result<()> {
+    /// Says that the port of `nic` has a link, or none any more. Files that say so are left alone; gives whether any did not.
+    pub fn update_link(&self, nic: &str, up: bool) -> io::Result<bool> {
         update_link(&self.root, nic, up)
     }
 }
 
-fn update_link(root: &Path, nic: &str, up: bool) -> io::Result<()> {
+fn update_link(root: &Path, nic: &str, up: bool) -> io::Result<bool> {
+    let mut news = false;
     for view in [root.join("all"), root.join("only").join(nic)] {
         let port = port_dir(&view, nic);
         for (name, text) in link_files(up) {
@@ -180,6 +181,7 @@ fn update_link(root: &Path, nic: &str, up: bool) -> io::Result<()> {
             if present.trim_end() == text {
                 continue;
             }
+            news = true;
             // Readers see the old text or the new one.
             let new = format!(".{name}.new");
             let _ = fs::remove_file(port.join(&new));
@@ -187,7 +189,7 @@ fn update_link(root: &Path, nic: &str, up: bool) -> io::Result<()> {
             fs::rename(port.join(&new), port.join(name))?;
         }
     }
-    Ok(())
+    Ok(news)
 }
 
 /// A tree that no program sees yet, so that its hundreds of files can be written while EAL starts. Dropping it removes it.
