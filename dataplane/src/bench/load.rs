@@ -1,5 +1,6 @@
-//! What the programs of a benchmark do: the requester keeps requests outstanding on all its QPs in turns, as perftest does, the
-//! responder keeps receives posted. Both work between polls of the lcore, and neither allocates while it runs.
+//! What the programs of a benchmark do: the requester keeps requests outstanding on all its QPs in turns, and with many waits
+//! for the one whose turn it is; the responder keeps receives posted. Both work between polls of the lcore, and neither allocates while
+//! it runs.
 
 use std::fmt;
 use std::io;
